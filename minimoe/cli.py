@@ -1,0 +1,145 @@
+"""What every command shares: its parser, its argument types, and how it ends.
+
+NumPy is not imported here: a command reads --threads, and holds BLAS to it, before NumPy is first imported.
+"""
+
+import argparse
+import errno
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from minimoe.errors import InputError
+
+LARGEST_INT = 2**32 - 1
+
+
+def program() -> str:
+    """The command's name as its messages begin with it: `minimoe.pretrain` for `python -m minimoe.pretrain`."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name.removesuffix(".__main__") if spec else os.path.basename(sys.argv[0])
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Keeps the description's line breaks, and shows every default that says something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False:
+            return action.help
+        return super()._get_help_string(action)
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line. Give it `description=__doc__`, and every argument a `help`.
+
+    A default written as on the command line ("80,100") is parsed like one, and the help shows it as it is typed.
+    """
+
+    def __init__(self, **settings) -> None:
+        defaults = {"prog": program(), "allow_abbrev": False, "formatter_class": HelpFormatter}
+        super().__init__(**defaults | settings)
+
+    def error(self, message: str) -> NoReturn:
+        fail(f"{message} (--help lists the arguments)")
+
+
+def positive_int(text: str) -> int:
+    """An argument type: a whole number from 1 to LARGEST_INT."""
+    return _number(text, int, 1, LARGEST_INT, f"a whole number from 1 to {LARGEST_INT}")
+
+
+def non_negative_int(text: str) -> int:
+    """An argument type: a whole number from 0 to LARGEST_INT."""
+    return _number(text, int, 0, LARGEST_INT, f"a whole number from 0 to {LARGEST_INT}")
+
+
+def positive_float(text: str) -> float:
+    """An argument type: a number above 0, neither infinity nor NaN."""
+    return _number(text, float, math.ulp(0.0), sys.float_info.max, "a finite number above 0")
+
+
+def non_negative_float(text: str) -> float:
+    """An argument type: a number from 0 up, neither infinity nor NaN."""
+    return _number(text, float, 0.0, sys.float_info.max, "a finite number, 0 or above")
+
+
+def steps_list(text: str) -> tuple[int, ...]:
+    """An argument type: "80,100,200" as whole numbers above 0, sorted, each once; "" is no step at all."""
+    try:
+        return tuple(sorted({positive_int(step) for step in text.split(",")})) if text else ()
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"expected steps such as 80,100,200, not {text!r}") from None
+
+
+def _number(text: str, kind: type, least: float, most: float, expected: str):
+    try:
+        value = kind(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:  # NaN never is
+        raise argparse.ArgumentTypeError(f"expected {expected}, not {text!r}")
+    return value
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    """Runs a command and exits with what it returns: `if __name__ == "__main__": run(main)`.
+
+    What the user can mend (bad input, no permission, a full disk, too little memory) is one line on stderr and exit
+    code 2. Ctrl-C exits with 130 and a closed pipe with 141, as the shell has it. Any other exception is a bug, and
+    keeps its traceback.
+    """
+    try:
+        status = main()
+        sys.stdout.flush()  # here, so that a closed pipe is met inside the try
+    except InputError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        fail("interrupted", status=130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        sys.exit(141)
+    except OSError as error:
+        if error.filename is None and error.errno != errno.ENOSPC:
+            raise
+        fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+    except MemoryError:
+        fail("out of memory; ask for less at once")
+    sys.exit(status)
+
+
+def fail(message: str, status: int = 2) -> NoReturn:
+    """Prints one line on stderr, the command's name in front, and exits."""
+    print(f"{program()}: {' '.join(message.splitlines())}", file=sys.stderr)
+    sys.exit(status)
+
+
+class StopRequest:
+    """Whether Ctrl-C was pressed: a training loop looks at `requested` after each step."""
+
+    requested: bool = False
+
+
+@contextmanager
+def until_interrupt() -> Iterator[StopRequest]:
+    """Within it, Ctrl-C only sets `requested`, however often it is pressed: a step or a save is never cut short.
+
+    Outside the main thread, where Python allows no signal handler, `requested` stays False.
+    """
+    stop = StopRequest()
+
+    def request(signum, frame) -> None:
+        stop.requested = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    previous = signal.signal(signal.SIGINT, request)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)

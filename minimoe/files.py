@@ -1,0 +1,180 @@
+"""Folders of files that are never half-written, and readers that refuse whatever is not as expected.
+
+A folder `x` is written beside itself as `.x.tmp`, made durable, and swapped in by renaming. At whatever instant the
+process is killed, a whole folder is left to read:
+
+    while .x.tmp fills          x is untouched
+    after x -> .x.old           x is missing, .x.old is whole: `recover` renames it back
+    after .x.tmp -> x           x is new and whole, .x.old is to spare
+    after .x.old -> .x.tmp      x is new and whole, the old folder is deleted under a name nobody reads
+
+So `.x.tmp` is rubbish whenever it is found, and `.x.old` is always whole.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from minimoe.errors import InputError
+
+FLOATS = {"F16": "float16", "F32": "float32", "F64": "float64"}  # the reader has no bfloat16: NumPy has none
+SUFFIXES = (".json", ".safetensors")
+
+
+def write_folder(folder: str | Path, files: Mapping[str, object]) -> None:
+    """Makes `folder` hold exactly `files`, all at once: another reader sees the old files or the new ones.
+
+    `files` maps `*.safetensors` to a dict of arrays (any strides) and `*.json` to what JSON can say. If anything fails
+    the old folder stays. InputError if `folder` is a file, or holds anything but *.json and *.safetensors files, which
+    a swap would delete.
+    """
+    folder, new, old = _siblings(folder)
+    recover(folder)
+    _refuse_strangers(folder)
+    try:
+        _clear(new, old)
+        new.mkdir(parents=True)
+        for name, content in files.items():
+            _write(new / name, content)
+        _sync_folder(new)
+        if folder.exists():
+            os.rename(folder, old)
+        os.rename(new, folder)
+        _sync_folder(folder.parent)
+        _clear(new, old)
+    except BaseException:
+        recover(folder)
+        shutil.rmtree(new, ignore_errors=True)  # a full disk needs the room
+        raise
+
+
+def recover(folder: str | Path) -> None:
+    """Brings back the old folder if a write was killed in the middle of its swap. Call it before reading."""
+    folder, _, old = _siblings(folder)
+    if old.exists() and not folder.exists():
+        os.rename(old, folder)
+
+
+def read_json(path: str | Path) -> dict:
+    """The object in a JSON file. InputError names the file if it is missing, unreadable, not JSON or no object."""
+    _require_file(path, "a JSON file")
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is cut or is not JSON ({error}); save or copy it again") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold a JSON object, not a {type(content).__name__}")
+    return content
+
+
+def read_tensors(path: str | Path, expected: Mapping[str, tuple[int, ...]], dtype) -> dict[str, np.ndarray]:
+    """The tensors of a safetensors file, which must be those `expected`: name -> shape.
+
+    Returns: arrays of `dtype`, writable, each owning its memory; the file holds float16, float32 or float64.
+    Raises: InputError naming the file and the tensor, for a file that is missing, unreadable, cut or corrupt, a tensor
+    missing, unexpected, of another shape, not of floats, or with NaN or infinity in it (in `dtype`). Nothing is read
+    before every name, shape and dtype in the file's header is as expected, so no header can ask for memory.
+    """
+    _require_file(path, f"a safetensors file of {len(expected)} tensors")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            _check_header(path, file, expected)
+            return {name: _read_tensor(path, file, name, dtype) for name in expected}
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except SafetensorError as error:
+        raise InputError(f"{path} is cut, corrupt or not a safetensors file; save or copy it again") from error
+
+
+def _check_header(path, file, expected: Mapping[str, tuple[int, ...]]) -> None:
+    found = set(file.keys())
+    for name in expected:
+        if name not in found:
+            raise InputError(f"{path} lacks the tensor {name!r}; it was saved from another model, or is no checkpoint")
+    for name in sorted(found):
+        if name not in expected:
+            raise InputError(f"{path} has a tensor {name!r} that does not belong there; was it saved from another model?")
+        tensor = file.get_slice(name)
+        shape = tuple(tensor.get_shape())
+        if shape != tuple(expected[name]):
+            raise InputError(f"{path}: tensor {name!r} has shape {shape}, expected {tuple(expected[name])}")
+        if tensor.get_dtype() not in FLOATS:
+            kinds = ", ".join(FLOATS.values())
+            raise InputError(f"{path}: tensor {name!r} is {tensor.get_dtype()}; convert it to one of {kinds}")
+
+
+def _read_tensor(path, file, name: str, dtype) -> np.ndarray:
+    with np.errstate(over="ignore"):  # too large for dtype: infinity, refused below
+        array = np.array(file.get_tensor(name), dtype=dtype)
+    if not np.isfinite(array).all():
+        raise InputError(f"{path}: tensor {name!r} holds NaN or infinity as {array.dtype}; use an earlier checkpoint")
+    return array
+
+
+def _require_file(path, expected: str) -> None:
+    if os.path.isdir(path):
+        raise InputError(f"{path} is a folder; expected {expected} there")
+    if not os.path.isfile(path):
+        raise InputError(f"{path} does not exist or is out of reach; expected {expected} there")
+
+
+def _unreadable(path, error: OSError) -> InputError:
+    return InputError(f"{path} cannot be read: {error.strerror or error}")
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _siblings(folder: str | Path) -> tuple[Path, Path, Path]:
+    """The folder itself, links followed; the name it is written under; the name it waits under to be replaced."""
+    folder = Path(os.path.realpath(folder))
+    return folder, folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.old")
+
+
+def _refuse_strangers(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; move it away, or save to another folder")
+    for entry in folder.iterdir() if folder.exists() else ():
+        if entry.suffix not in SUFFIXES or not entry.is_file():
+            raise InputError(f"{folder} holds {entry.name!r}, which saving would delete; move it, or save elsewhere")
+
+
+def _clear(new: Path, old: Path) -> None:
+    if new.exists():
+        shutil.rmtree(new)
+    if old.exists():
+        os.rename(old, new)  # first: a kill while deleting must not leave half a folder that `recover` trusts
+        shutil.rmtree(new)
+
+
+def _write(path: Path, content) -> None:
+    if path.suffix == ".safetensors":
+        # order="C" copies a view that is not contiguous: safetensors takes the raw buffer, whatever its strides.
+        data = save({name: np.asarray(array, order="C") for name, array in content.items()})
+    elif path.suffix == ".json":
+        data = (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
+    else:
+        raise ValueError(f"{path.name}: a folder holds {' and '.join(SUFFIXES)} files only")
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # Windows cannot open a folder to sync it
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,116 @@
+"""Linear attention (arXiv 2006.16236, eq. 9) with rotary positions in the numerator (arXiv 2104.09864, eq. 19).
+
+    out_t = sum_{s<=t} (R_t phi(q_t) . R_s phi(k_s)) v_s  /  (phi(q_t) . sum_{s<=t} phi(k_s) + 1e-6)
+
+The sums over the past are kept as a matrix `kv` (K,K) and a vector `z` (K,), so nothing grows with time. Positions are read
+a chunk at a time: inside a chunk, every query meets every earlier key; the past before the chunk is `kv` alone. The chunk
+size chooses the form: T is the parallel form, 1 the recurrent one, and anything between costs time linear in T.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .layer import Grads, Layer, State
+from .linear import Linear
+from .rope import Rope
+
+EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class LinearState(State):
+    position: np.ndarray  # (B,) positions read
+    kv: np.ndarray        # (B,H,K,K) sum of rotated phi(k) v^T
+    z: np.ndarray         # (B,H,K) sum of phi(k)
+
+
+class LinearAttention(Layer):
+    """Causal multi-head attention whose state has a constant size. x (B,T,D) -> y (B,T,D)."""
+
+    def __init__(self, width: int, heads: int, head_width: int, chunk_size: int, rng: np.random.Generator, dtype: Any):
+        self.qkv = Linear(width, 3 * heads * head_width, rng, dtype)
+        self.out = Linear(heads * head_width, width, rng, dtype)
+        self.rope = Rope(head_width)
+        self.heads, self.head_width, self.chunk_size = heads, head_width, chunk_size
+
+    def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:
+        y, saved, _ = self.attend(x, None)
+        return y, saved
+
+    def step(self, x: np.ndarray, state: LinearState | None) -> tuple[np.ndarray, LinearState]:
+        y, _, state = self.attend(x, state)
+        return y, state
+
+    def attend(self, x: np.ndarray, state: LinearState | None) -> tuple[np.ndarray, Any, LinearState]:
+        B, T, _ = x.shape
+        H, K = self.heads, self.head_width
+        if state is None:
+            state = LinearState(np.zeros(B, int), np.zeros((B, H, K, K), x.dtype), np.zeros((B, H, K), x.dtype))
+
+        qkv, saved_qkv = self.qkv.forward(x)
+        qkv = qkv.reshape(B, T, 3, H, K)
+        qk, v = qkv[:, :, :2], heads_first(qkv[:, :, 2])                  # (B,T,2,H,K), (B,H,T,K)
+        phi = np.exp(np.minimum(qk, 0)) + np.maximum(qk, 0)               # elu(x) + 1, no cancellation at x << 0
+        turned, saved_rope = self.rope.forward(phi, state.position)
+        q, k = heads_first(turned[:, :, 0]), heads_first(turned[:, :, 1])  # (B,H,T,K)
+
+        numerator = np.empty((B, T, H, K), x.dtype)
+        kv, chunks = state.kv, []
+        for start in range(0, T, self.chunk_size):
+            rows = slice(start, start + self.chunk_size)
+            qc, kc, vc = q[:, :, rows], k[:, :, rows], v[:, :, rows]      # (B,H,C,K)
+            scores = lower(qc @ transpose(kc))                            # (B,H,C,C)
+            heads_first(numerator)[:, :, rows] = scores @ vc + qc @ kv    # (B,H,C,K)
+            chunks.append((rows, qc, kc, vc, scores, kv))
+            kv = kv + transpose(kc) @ vc                                  # (B,H,K,K)
+
+        z = np.cumsum(phi[:, :, 1], axis=1) + state.z[:, None]            # (B,T,H,K)
+        denominator = np.einsum("bthk,bthk->bth", phi[:, :, 0], z)[..., None] + EPSILON
+        attended = numerator / denominator                                # (B,T,H,K)
+        y, saved_out = self.out.forward(attended.reshape(B, T, H * K))
+        saved = saved_qkv, phi, saved_rope, chunks, z, denominator, attended, saved_out
+        return y, saved, LinearState(state.position + T, kv, z[:, -1])
+
+    def backward(self, dy: np.ndarray, saved: Any, grads: Grads) -> np.ndarray:
+        saved_qkv, phi, saved_rope, chunks, z, denominator, attended, saved_out = saved
+        dattended = self.out.backward(dy, saved_out, grads).reshape(attended.shape)             # (B,T,H,K)
+        dnumerator = dattended / denominator                              # attended = numerator / denominator
+        ddenominator = -np.einsum("bthk,bthk->bth", dnumerator, attended)[..., None]
+
+        dphi = np.empty_like(phi)                                         # (B,T,2,H,K)
+        dphi[:, :, 0] = ddenominator * z                                  # denominator = phi(q) . z
+        dz = ddenominator * phi[:, :, 0]
+        dphi[:, :, 1] = np.cumsum(dz[:, ::-1], axis=1)[:, ::-1]           # a sum of the past is undone by one of the future
+
+        dturned = np.empty_like(phi)
+        dqkv = np.empty((*phi.shape[:2], 3, *phi.shape[3:]), phi.dtype)   # (B,T,3,H,K)
+        dq, dk, dv = heads_first(dturned[:, :, 0]), heads_first(dturned[:, :, 1]), heads_first(dqkv[:, :, 2])
+        dkv = np.zeros_like(chunks[0][-1])                                # nothing reads kv after the last chunk
+        for rows, qc, kc, vc, scores, kv in reversed(chunks):
+            dn = heads_first(dnumerator)[:, :, rows]                      # (B,H,C,K)
+            dscores = lower(dn @ transpose(vc))                           # numerator = scores v + q kv
+            dq[:, :, rows] = dscores @ kc + dn @ transpose(kv)            # scores = lower(q k^T); numerator
+            dk[:, :, rows] = transpose(dscores) @ qc + vc @ transpose(dkv)    # scores; kv += k^T v
+            dv[:, :, rows] = transpose(scores) @ dn + kc @ dkv            # numerator; kv += k^T v
+            dkv = dkv + transpose(qc) @ dn                                # numerator
+
+        dphi += self.rope.backward(dturned, saved_rope, grads)
+        dqkv[:, :, :2] = dphi * np.minimum(phi, 1)                        # phi' is 1 where x > 0, else exp(x) = phi
+        return self.qkv.backward(dqkv.reshape(*phi.shape[:2], -1), saved_qkv, grads)
+
+
+def heads_first(x: np.ndarray) -> np.ndarray:
+    """View (B,T,H,K) as (B,H,T,K)."""
+    return x.swapaxes(1, 2)
+
+
+def transpose(x: np.ndarray) -> np.ndarray:
+    """View (..., i, j) as (..., j, i)."""
+    return x.swapaxes(-1, -2)
+
+
+def lower(scores: np.ndarray) -> np.ndarray:
+    """Keep what a query may see: keys no later than itself. (..., C, C)"""
+    return np.tril(scores)

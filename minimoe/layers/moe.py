@@ -1,0 +1,75 @@
+"""Mixture of experts: a router sends each row to its two best experts, and a shared expert reads all rows."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .experts import Expert, Experts
+from .layer import Grads, Layer
+from .linear import Linear
+from .softmax import softmax, softmax_backward
+
+
+class Routed(NamedTuple):
+    """What `MoE.forward` saves; `probs` and `counts` are what the load-balance loss reads."""
+
+    probs: np.ndarray     # (N,E) softmax over all the router's logits
+    counts: np.ndarray    # (E,) rows sent to each expert
+    chosen: np.ndarray    # (N,k) the experts of each row, best first
+    weights: np.ndarray   # (N,k) softmax over the chosen logits
+    order: np.ndarray     # (Nk,) the slots of `chosen`, sorted by expert
+    outputs: np.ndarray   # (Nk,D) what the experts returned, in that order
+    router: Any
+    experts: Any
+    shared: Any
+
+
+class MoE(Layer):
+    """y = shared(x) + sum over the chosen e of weight_e * expert_e(x). x (B,T,D) -> y (B,T,D).
+
+    The k largest logits are chosen (ties: lower index first) and weighted by a softmax over those k. The choice is a
+    constant to backward; the router learns through the weights, and through the load-balance loss.
+    """
+
+    def __init__(self, width: int, experts: int, expert_width: int, chosen: int, rng: np.random.Generator, dtype: Any):
+        self.router = Linear(width, experts, rng, dtype)
+        self.experts = Experts(experts, width, expert_width, rng, dtype)
+        self.shared = Expert(width, expert_width, rng, dtype)
+        self.k = chosen
+
+    def forward(self, x: np.ndarray) -> tuple[np.ndarray, Routed]:
+        rows = x.reshape(-1, x.shape[-1])                                 # (N,D)
+        logits, saved_router = self.router.forward(rows)                  # (N,E)
+        chosen = np.argsort(-logits, axis=1, kind="stable")[:, : self.k]  # (N,k)
+        weights = softmax(np.take_along_axis(logits, chosen, axis=1))     # (N,k)
+
+        order = np.argsort(chosen, axis=None, kind="stable")              # (Nk,) one expert's slots stand together
+        counts = np.bincount(chosen.reshape(-1), minlength=logits.shape[1])
+        outputs, saved_experts = self.experts.forward(rows[order // self.k], counts)        # (Nk,D)
+        slots = np.empty_like(outputs)
+        slots[order] = outputs                                            # back to the order of rows
+        y, saved_shared = self.shared.forward(rows)                       # (N,D)
+        y += np.einsum("nk,nkd->nd", weights, slots.reshape(*chosen.shape, -1))
+        saved = Routed(softmax(logits), counts, chosen, weights, order, outputs, saved_router, saved_experts, saved_shared)
+        return y.reshape(x.shape), saved
+
+    def backward(self, dy: np.ndarray, saved: Routed, grads: Grads, dprobs: np.ndarray | None = None) -> np.ndarray:
+        """Return dx; `dprobs` (N,E) is the gradient that the load-balance loss sends to `saved.probs`."""
+        drows = dy.reshape(-1, dy.shape[-1])                              # (N,D)
+        dslots = drows[saved.order // self.k]                             # (Nk,D) each slot's copy, in the experts' order
+        dweights = np.empty_like(saved.weights)
+        dweights.reshape(-1)[saved.order] = np.einsum("rd,rd->r", dslots, saved.outputs)    # y += weight * output
+        doutputs = dslots * saved.weights.reshape(-1)[saved.order, None]  # y += weight * output
+        dgathered = self.experts.backward(doutputs, saved.experts, grads)
+        dslots[saved.order] = dgathered                                   # gathered = rows[order // k]: a row's k copies add up
+        dx = dslots.reshape(*saved.chosen.shape, -1).sum(axis=1)          # (N,D)
+        dx += self.shared.backward(drows, saved.shared, grads)
+
+        dlogits = np.zeros_like(saved.probs)                              # (N,E) no gradient to what was not chosen, ...
+        dchosen = softmax_backward(dweights, saved.weights)
+        np.put_along_axis(dlogits, saved.chosen, dchosen, axis=1)
+        if dprobs is not None:
+            dlogits += softmax_backward(dprobs, saved.probs)              # ... except from the load-balance loss
+        dx += self.router.backward(dlogits, saved.router, grads)
+        return dx.reshape(dy.shape)
+

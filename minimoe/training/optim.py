@@ -1,0 +1,64 @@
+"""AdamW (arXiv 1711.05101, algorithm 2; its lambda is our learning_rate * weight_decay), and clipping by the global norm."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..layers.layer import Grads, Parameter
+
+BLOCK = 1 << 15    # numbers updated at once: the four arrays of a block, and what is made on the way, stay in the cache
+
+
+def global_norm(grads: Grads) -> float:
+    """Return the Euclidean length of all gradients taken as one vector."""
+    return math.sqrt(sum(float(np.dot(g.reshape(-1), g.reshape(-1))) for g in grads.values()))
+
+
+class AdamW:
+    """p <- p - learning_rate * (mhat / (sqrt(vhat) + eps) + weight_decay * p), both terms from the old p.
+
+    mhat and vhat are the running means of g and g^2, divided by 1 - beta^t so that they don't start near zero. Only
+    matrices decay: norm gains and stream weights are no more likely to be near zero than anywhere else.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Parameter],
+        learning_rate: float,
+        betas: tuple[float, float] = (0.9, 0.95),
+        weight_decay: float = 0.1,
+        eps: float = 1e-8,
+    ):
+        self.parameters = dict(parameters)
+        self.learning_rate, self.betas, self.weight_decay, self.eps = learning_rate, betas, weight_decay, eps
+        self.m = {name: np.zeros_like(p.data) for name, p in self.parameters.items()}
+        self.v = {name: np.zeros_like(p.data) for name, p in self.parameters.items()}
+        self.t = 0
+
+    def step(self, grads: Grads, scale: float = 1.0, run: Callable[..., Any] = map) -> None:
+        """Update in place every parameter that has a gradient, taken `scale` times. `run` is `map`, or a thread pool's."""
+        self.t += 1
+        for _ in run(lambda block: self.update(*block, scale), self.blocks(grads)):
+            pass
+
+    def blocks(self, grads: Grads) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]]:
+        """Yield (p, g, m, v, weight decay) block by block; p, m and v are views, updated in place."""
+        for name, parameter in self.parameters.items():
+            if parameter in grads:
+                decay = self.weight_decay if parameter.data.ndim >= 2 else 0.0
+                arrays = parameter.data, grads[parameter], self.m[name], self.v[name]
+                for start in range(0, parameter.data.size, BLOCK):
+                    yield *(a.reshape(-1)[start : start + BLOCK] for a in arrays), decay
+
+    def update(self, p: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, decay: float, scale: float) -> None:
+        beta1, beta2 = self.betas
+        g = g * scale
+        m *= beta1
+        m += (1 - beta1) * g
+        v *= beta2
+        v += (1 - beta2) * g * g
+        mhat = m / (1 - beta1**self.t)
+        vhat = v / (1 - beta2**self.t)
+        p -= self.learning_rate * (mhat / (np.sqrt(vhat) + self.eps) + decay * p)

@@ -1,0 +1,305 @@
+import json
+import os
+import struct
+import tempfile
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save
+
+from minimoe import files
+from minimoe.errors import InputError
+from minimoe.files import read_json, read_tensors, recover, write_folder
+
+SHAPES = {"w": (2, 3), "gain": (3,), "scale": (), "none": (0, 3)}
+SOUND = save({name: np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()})
+HEADER = 8 + struct.unpack("<Q", SOUND[:8])[0]
+
+
+def version(number):
+    return {"config.json": {"version": number}, "model.safetensors": {"w": np.full((2, 3), number, np.float32)}}
+
+
+def read_version(folder):
+    """The version a folder holds, from all its files; None if there is no folder."""
+    recover(folder)
+    if not folder.exists():
+        return None
+    number = read_json(folder / "config.json")["version"]
+    assert (read_tensors(folder / "model.safetensors", {"w": (2, 3)}, "float32")["w"] == number).all()
+    return number
+
+
+def refused(read, *arguments):
+    """The message of the InputError that reading raises: one line that begins with the path."""
+    with pytest.raises(InputError) as error:
+        read(*arguments)
+    message = str(error.value)
+    assert message.startswith(str(arguments[0])) and message.isprintable()
+    return message
+
+
+def test_views_are_saved_as_what_they_show(tmp_path):
+    w = np.arange(12, dtype=np.float32).reshape(3, 4)
+    arrays = {
+        "transposed": w.T, "strided": w[::2], "reversed": w[:, ::-1], "broadcast": np.broadcast_to(w[0], (5, 4)),
+        "scalar": np.float64(0.1), "point": np.array(0.1), "empty": w[:0], "swapped": w.astype(">f4"), "half": np.float16([0.1]),
+    }  # fmt: skip
+    write_folder(tmp_path / "a", {"arrays.safetensors": arrays})
+    shapes = {name: array.shape for name, array in arrays.items()}
+    loaded = read_tensors(tmp_path / "a" / "arrays.safetensors", shapes, np.float64)
+    for name, array in arrays.items():
+        assert np.array_equal(loaded[name], np.float64(array)), name
+        flags = loaded[name].flags
+        assert loaded[name].dtype == np.float64 and flags.writeable and flags.owndata and flags.c_contiguous
+
+
+def test_a_write_replaces_every_file_and_leaves_nothing_beside(tmp_path):
+    folder = tmp_path / "deep" / "step-0080"
+    write_folder(folder, version(1) | {"extra.json": {}})
+    write_folder(folder, version(2))
+    assert read_version(folder) == 2
+    assert {path.name for path in folder.iterdir()} == set(version(2))
+    assert [path.name for path in folder.parent.iterdir()] == ["step-0080"]
+    assert (folder / "config.json").read_bytes() == b'{\n  "version": 2\n}\n'
+
+
+def test_a_link_to_a_folder_is_written_through(tmp_path):
+    write_folder(tmp_path / "real", version(1))
+    try:
+        (tmp_path / "link").symlink_to(tmp_path / "real", target_is_directory=True)
+    except OSError:
+        pytest.skip("links are not allowed here")
+    write_folder(tmp_path / "link", version(2))
+    assert read_version(tmp_path / "real") == 2 and (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("stranger", ["notes.txt", "photos", "folder.json"])
+def test_what_is_not_ours_is_never_deleted(tmp_path, stranger):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / stranger).write_text("mine") if stranger == "notes.txt" else (folder / stranger).mkdir()
+    assert stranger in refused(write_folder, folder, version(1))
+    assert [path.name for path in folder.iterdir()] == [stranger]
+    (tmp_path / "file").write_text("mine")
+    assert "is a file" in refused(write_folder, tmp_path / "file", version(1))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", [{"a.json": {"x": float("nan")}}, {"a.txt": {}}, {"a.safetensors": {"x": np.array("text")}}])
+def test_what_cannot_be_written_leaves_the_old_folder(tmp_path, content):
+    write_folder(tmp_path / "a", version(1))
+    with pytest.raises(Exception):
+        write_folder(tmp_path / "a", version(2) | content)
+    assert read_version(tmp_path / "a") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["the call fails", "the process dies"])
+@pytest.mark.parametrize("start", ["nothing", "a folder", "a folder and the leftovers of two kills", "half a swap"])
+def test_a_write_that_ends_at_any_call_leaves_the_old_or_the_new(tmp_path, monkeypatch, dead, start):
+    """At the nth change to the disk: one call fails, or that call and all after it do (nothing cleans up)."""
+
+    def prepare(folder):
+        old, new = folder.with_name(f".{folder.name}.old"), folder.with_name(f".{folder.name}.tmp")
+        if start != "nothing":
+            write_folder(old if start == "half a swap" else folder, version(1))
+        if start == "a folder and the leftovers of two kills":
+            write_folder(old, version(0))
+            new.mkdir()
+            (new / "config.json").write_text('{"vers')
+
+    def attempt(folder, fatal):
+        """Writes version 2, the `fatal`th call raising; returns how many calls were made."""
+        count = 0
+
+        def counted(call):
+            def wrapper(*arguments, **keywords):
+                nonlocal count
+                count += 1
+                if count == fatal or dead and count > fatal:
+                    raise Killed
+                return call(*arguments, **keywords)
+
+            return wrapper
+
+        with monkeypatch.context() as patch:
+            for name in ("rename", "replace", "fsync", "mkdir", "unlink", "rmdir"):
+                patch.setattr(os, name, counted(getattr(os, name)))
+            patch.setattr(files, "save", counted(files.save))
+            try:
+                write_folder(folder, version(2))
+            except Killed:
+                pass
+        return count
+
+    prepare(tmp_path / "a0")
+    calls = attempt(tmp_path / "a0", fatal=10**6)
+    assert calls >= 7 and read_version(tmp_path / "a0") == 2
+    seen = set()
+    for fatal in range(1, calls + 1):
+        folder = tmp_path / f"a{fatal}"
+        prepare(folder)
+        attempt(folder, fatal)
+        seen.add(read_version(folder))
+        write_folder(folder, version(3))
+        assert read_version(folder) == 3
+        assert {path.name for path in tmp_path.iterdir()} == {f"a{done}" for done in range(fatal + 1)}
+    assert seen == {None if start == "nothing" else 1, 2}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="folders cannot be synced there")
+def test_everything_reaches_the_disk_before_the_swap_and_the_swap_before_the_deletion(tmp_path, monkeypatch):
+    events, opened = [], {}
+
+    def record(name):
+        call = getattr(os, name)
+
+        def wrapper(*arguments, **keywords):
+            what = opened.get(arguments[0], arguments[0])
+            events.append((name, Path(what).name))
+            return call(*arguments, **keywords)
+
+        monkeypatch.setattr(os, name, wrapper)
+
+    def remember(call):
+        def wrapper(path, *arguments, **keywords):
+            handle = call(path, *arguments, **keywords)
+            opened[handle if isinstance(handle, int) else handle.fileno()] = path
+            return handle
+
+        return wrapper
+
+    write_folder(tmp_path / "a", version(1))
+    monkeypatch.setattr(os, "open", remember(os.open))
+    monkeypatch.setattr(files, "open", remember(open), raising=False)
+    for name in ("rename", "fsync"):
+        record(name)
+    write_folder(tmp_path / "a", version(2))
+    assert events == [
+        ("fsync", "config.json"),
+        ("fsync", "model.safetensors"),
+        ("fsync", ".a.tmp"),
+        ("rename", "a"),
+        ("rename", ".a.tmp"),
+        ("fsync", tmp_path.name),
+        ("rename", ".a.old"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": 1', "[1]", "3", "null", '{"a": NaN}', '{"a": -Infinity}', "[" * 10**5, "\xff"])
+def test_a_bad_json_file_is_refused(tmp_path, text):
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="latin-1")
+    refused(read_json, path)
+
+
+@pytest.mark.parametrize("read", [read_json, lambda path: read_tensors(path, SHAPES, "float32")], ids=["json", "tensors"])
+def test_no_file_a_folder_and_no_permission(tmp_path, monkeypatch, read):
+    assert "does not exist" in refused(read, tmp_path / "missing")
+    assert "does not exist" in refused(read, tmp_path / ("long" * 100))
+    assert "is a folder" in refused(read, tmp_path)
+    path = tmp_path / "secret"
+    path.write_bytes(SOUND)
+
+    def deny(*arguments, **keywords):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", deny)
+    monkeypatch.setattr(files, "safe_open", deny)
+    assert "Permission denied" in refused(read, path)
+
+
+def with_changes(**changes):
+    arrays = {name: np.ones(shape, np.float32) for name, shape in SHAPES.items()}
+    return {name: array for name, array in (arrays | changes).items() if array is not None}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        (with_changes(w=None), "'w'"),
+        (with_changes(surplus=np.ones(2, np.float32)), "'surplus'"),
+        (with_changes(w=np.ones((3, 2), np.float32)), "'w' has shape (3, 2), expected (2, 3)"),
+        (with_changes(scale=np.ones(1, np.float32)), "'scale' has shape (1,), expected ()"),
+        (with_changes(w=np.ones((2, 3), np.int32)), "'w' is I32"),
+        (with_changes(w=np.ones((2, 3), np.complex64)), "'w' is C64"),
+        (with_changes(gain=np.float32([1, np.nan, 1])), "'gain' holds NaN or infinity"),
+        (with_changes(gain=np.float64([1, 1, -np.inf])), "'gain' holds NaN or infinity"),
+        (with_changes(gain=np.float64([1, 1e300, 1])), "'gain' holds NaN or infinity as float32"),
+        (with_changes(**{"new\nline": np.ones(1, np.float32)}), "'new\\nline'"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named(tmp_path, arrays, says):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(save(arrays))
+    assert says in refused(read_tensors, path, SHAPES, "float32")
+
+
+def test_nothing_is_read_before_the_whole_header_is_known_to_be_right(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(save({"a": np.ones(2**20, np.float32), "b": np.ones(2, np.float32)}))
+    tracemalloc.start()
+    refused(read_tensors, path, {"a": (2**20,), "b": (3,)}, "float32")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def read_bytes(data):
+    """What read_tensors makes of a file of these bytes: refuse it in one line, or return what was expected."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        path.write_bytes(data)
+        try:
+            loaded = read_tensors(path, SHAPES, "float32")
+        except InputError as error:
+            assert str(error).startswith(str(path)) and str(error).isprintable()
+            return None
+    assert {name: array.shape for name, array in loaded.items()} == SHAPES
+    assert all(array.dtype == np.float32 and np.isfinite(array).all() for array in loaded.values())
+    return loaded
+
+
+def test_a_file_cut_anywhere_is_refused():
+    assert read_bytes(SOUND)["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    for length in range(len(SOUND)):
+        assert read_bytes(SOUND[:length]) is None, length
+
+
+@pytest.mark.parametrize("length", [0, 1, HEADER - 9, HEADER - 7, len(SOUND), 2**31, 2**63, 2**64 - 1])
+def test_a_wrong_header_length_is_refused(length):
+    assert read_bytes(struct.pack("<Q", length) + SOUND[8:]) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.integers(0, len(SOUND) - 1), st.integers(0, 255), min_size=1, max_size=3))
+def test_flipped_bytes_are_refused_or_load_as_expected(flips):
+    data = bytearray(SOUND)
+    for place, byte in flips.items():
+        data[place] = byte
+    read_bytes(bytes(data))
+
+
+tensor_entries = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(["F16", "F32", "F64", "BF16", "I32", "F8_E4M3", "F4", "X"]),
+        "shape": st.lists(st.sampled_from([0, 1, 2, 3, 2**40, 2**64, -1]), max_size=3),
+        "data_offsets": st.lists(st.integers(0, 40), min_size=2, max_size=2),
+    }
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from([*SHAPES, "other"]), tensor_entries | st.none()), st.binary(max_size=40))
+def test_forged_headers_are_refused_or_load_as_expected(header, body):
+    text = json.dumps(header).encode()
+    read_bytes(struct.pack("<Q", len(text)) + text + body)
