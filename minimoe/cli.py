@@ -1,9 +1,10 @@
 """What every command shares: its parser, its argument types, and how it ends.
 
-NumPy is not imported here: a command reads --threads, and holds BLAS to it, before NumPy is first imported.
+NumPy is not imported here: `settle` comes before it.
 """
 
 import argparse
+import ctypes
 import errno
 import math
 import os
@@ -19,10 +20,26 @@ from minimoe.errors import InputError
 LARGEST_INT = 2**32 - 1
 
 
+def settle() -> None:
+    """Hold BLAS to one thread, and keep freed memory in the process. A command calls it before it imports NumPy.
+
+    A training step makes and drops hundreds of arrays of a megabyte. By default the C library gives such memory back to
+    the system at once, and every new array is paid for again, page by page.
+    """
+    if "numpy" not in sys.modules:
+        for library in ("OPENBLAS", "MKL", "OMP", "BLIS", "VECLIB"):
+            os.environ[f"{library}_{'MAXIMUM' if library == 'VECLIB' else 'NUM'}_THREADS"] = "1"
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)     # arrays up to 32 MiB come from the heap, not from the system
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)    # and the heap does not shrink
+        libc.mallopt(M_ARENA_MAX, 1)                 # one heap for all threads
+
+
 def program() -> str:
     """The command's name as its messages begin with it: `minimoe.pretrain` for `python -m minimoe.pretrain`."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name.removesuffix(".__main__") if spec else os.path.basename(sys.argv[0])
+    return spec.name if spec else os.path.basename(sys.argv[0])
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):

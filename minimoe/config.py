@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from .errors import InputError
-from .tokenizer import VOCABULARY
+from minimoe.errors import InputError
+from minimoe.tokenizer import VOCABULARY
 
 
 @dataclass(frozen=True)

@@ -98,10 +98,10 @@ def _check_header(path, file, expected: Mapping[str, tuple[int, ...]]) -> None:
     found = set(file.keys())
     for name in expected:
         if name not in found:
-            raise InputError(f"{path} lacks the tensor {name!r}; it was saved from another model, or is no checkpoint")
+            raise InputError(f"{path} lacks the tensor {name!r}; it was saved from another model")
     for name in sorted(found):
         if name not in expected:
-            raise InputError(f"{path} has a tensor {name!r} that does not belong there; was it saved from another model?")
+            raise InputError(f"{path} has a tensor {name!r} too many; it was saved from another model")
         tensor = file.get_slice(name)
         shape = tuple(tensor.get_shape())
         if shape != tuple(expected[name]):

@@ -20,22 +20,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .cli import Parser, non_negative_int, positive_int, run
-from .config import PRESETS
-from .errors import InputError
-from .layers.block import Block
-from .layers.embedding import Embedding
-from .layers.experts import Experts, SwiGLU
-from .layers.hyper_connection import Read, Write
-from .layers.layer import Grads, Layer, Parameter
-from .layers.linear import Linear
-from .layers.linear_attention import LinearAttention
-from .layers.moe import MoE
-from .layers.rmsnorm import RMSNorm
-from .layers.rope import Rope
-from .layers.sparse_attention import SparseAttention
-from .model import MiniMoE
-from .training.losses import cross_entropy, load_balance
+from minimoe.cli import Parser, non_negative_int, positive_int, run
+from minimoe.config import PRESETS
+from minimoe.errors import InputError
+from minimoe.layers.block import Block
+from minimoe.layers.embedding import Embedding
+from minimoe.layers.experts import Experts, SwiGLU
+from minimoe.layers.hyper_connection import Read, Write
+from minimoe.layers.layer import Grads, Layer, Parameter
+from minimoe.layers.linear import Linear
+from minimoe.layers.linear_attention import LinearAttention
+from minimoe.layers.moe import MoE
+from minimoe.layers.rmsnorm import RMSNorm
+from minimoe.layers.rope import Rope
+from minimoe.layers.sparse_attention import SparseAttention
+from minimoe.model import MiniMoE
+from minimoe.training.losses import cross_entropy, load_balance
 
 H = 1e-5
 RELATIVE = 1e-6      # accepted: |analytic - numeric| <= RELATIVE * (|analytic| + |numeric|) + rounding

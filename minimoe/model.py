@@ -6,16 +6,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import files
-from .config import ModelConfig
-from .layers.block import Block, BlockSaved
-from .layers.embedding import Embedding
-from .layers.layer import Grads, Layer, State
-from .layers.linear import Linear
-from .layers.linear_attention import LinearAttention
-from .layers.moe import MoE
-from .layers.rmsnorm import RMSNorm
-from .layers.sparse_attention import SparseAttention
+from minimoe import files
+from minimoe.config import ModelConfig
+from minimoe.errors import InputError
+from minimoe.layers.block import Block, BlockSaved
+from minimoe.layers.embedding import Embedding
+from minimoe.layers.layer import Grads, Layer, State
+from minimoe.layers.linear import Linear
+from minimoe.layers.linear_attention import LinearAttention
+from minimoe.layers.moe import MoE
+from minimoe.layers.rmsnorm import RMSNorm
+from minimoe.layers.sparse_attention import SparseAttention
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -116,8 +117,8 @@ class MiniMoE(Layer):
         files.recover(folder)
         try:
             config = ModelConfig.from_dict(files.read_json(folder / CONFIG))
-        except files.InputError as error:
-            raise files.InputError(f"{folder / CONFIG}: {error}") from None
+        except InputError as error:
+            raise InputError(f"{folder / CONFIG}: {error}") from None
         model = cls(config, rng=None, dtype=dtype)
         shapes = {name: parameter.data.shape for name, parameter in model.named_parameters()}
         tensors = files.read_tensors(folder / WEIGHTS, shapes, dtype)

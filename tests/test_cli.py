@@ -63,8 +63,9 @@ def command(tmp_path, body, **pipes):
         f'def main():\n{lines}\nif __name__ == "__main__":\n    run(main)\n'
     )
     path = os.pathsep.join([str(tmp_path), os.getcwd(), *sys.path])
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""}
     return subprocess.Popen(
-        [sys.executable, "-m", "hello"], text=True, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}, **pipes
+        [sys.executable, "-m", "hello"], text=True, stderr=subprocess.PIPE, env=environment, **pipes
     )
 
 
@@ -86,7 +87,7 @@ def test_how_a_command_ends(tmp_path, body, status, error):
     assert (process.communicate()[1], process.returncode) == (error, status)
 
 
-@pytest.mark.parametrize("body", ["raise ZeroDivisionError", "raise ValueError('bug')", "raise OSError('bug')"])
+@pytest.mark.parametrize("body", ["raise ZeroDivisionError", "raise ValueError('bug')", "raise OSError(5, 'bug')"])
 def test_a_bug_keeps_its_traceback(tmp_path, body):
     process = command(tmp_path, body)
     assert "Traceback" in process.communicate()[1] and process.returncode == 1

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .hyper_connection import Read, Write
-from .layer import Grads, Layer, Parameter, State
-from .linear_attention import LinearAttention
-from .moe import MoE, Routed
-from .rmsnorm import RMSNorm
+from minimoe.layers.hyper_connection import Read, Write
+from minimoe.layers.layer import Grads, Layer, Parameter, State
+from minimoe.layers.linear_attention import LinearAttention
+from minimoe.layers.moe import MoE, Routed
+from minimoe.layers.rmsnorm import RMSNorm
 
 
 class BlockSaved(NamedTuple):

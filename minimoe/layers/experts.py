@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from .layer import Grads, Layer, normal
-from .linear import Linear
+from minimoe.layers.layer import Grads, Layer, normal
+from minimoe.layers.linear import Linear
 
 
 class SwiGLU(Layer):

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .layer import Grads, Layer, Parameter
-from .softmax import softmax, softmax_backward
+from minimoe.layers.layer import Grads, Layer, Parameter
+from minimoe.layers.softmax import softmax, softmax_backward
 
 
 class Read(Layer):

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .layer import Grads, Layer, Parameter, normal
+from minimoe.layers.layer import Grads, Layer, Parameter, normal
 
 
 class Linear(Layer):

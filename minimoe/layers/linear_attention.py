@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .layer import Grads, Layer, State
-from .linear import Linear
-from .rope import Rope
+from minimoe.layers.layer import Grads, Layer, State
+from minimoe.layers.linear import Linear
+from minimoe.layers.rope import Rope
 
 EPSILON = 1e-6
 

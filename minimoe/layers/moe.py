@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .experts import Expert, Experts
-from .layer import Grads, Layer
-from .linear import Linear
-from .softmax import softmax, softmax_backward
+from minimoe.layers.experts import Expert, Experts
+from minimoe.layers.layer import Grads, Layer
+from minimoe.layers.linear import Linear
+from minimoe.layers.softmax import softmax, softmax_backward
 
 
 class Routed(NamedTuple):

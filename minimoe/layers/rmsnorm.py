@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .layer import Grads, Layer, Parameter
+from minimoe.layers.layer import Grads, Layer, Parameter
 
 EPSILON = 1e-6
 

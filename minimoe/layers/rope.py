@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .layer import Grads, Layer
+from minimoe.layers.layer import Grads, Layer
 
 BASE = 10000.0
 

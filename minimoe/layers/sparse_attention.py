@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from .layer import Grads, Layer, State
-from .linear import Linear
-from .linear_attention import heads_first, transpose
-from .rope import Rope
-from .softmax import softmax, softmax_backward
+from minimoe.layers.layer import Grads, Layer, State
+from minimoe.layers.linear import Linear
+from minimoe.layers.linear_attention import heads_first, transpose
+from minimoe.layers.rope import Rope
+from minimoe.layers.softmax import softmax, softmax_backward
 
 
 @dataclass(frozen=True)

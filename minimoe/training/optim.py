@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..layers.layer import Grads, Parameter
+from minimoe.layers.layer import Grads, Parameter
 
 BLOCK = 1 << 15    # numbers updated at once: the four arrays of a block, and what is made on the way, stay in the cache
 

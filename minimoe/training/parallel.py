@@ -7,28 +7,56 @@ A batch is always split into the same microbatches, and their gradients are summ
 same bits for any number of threads.
 """
 
-import ctypes
-import os
-import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from minimoe.layers.layer import Grads, Parameter
 
 MICROBATCHES = 4
 
 T = TypeVar("T")
 
 
-def settle() -> None:
-    """Hold BLAS to one thread, and keep freed memory in the process. A command calls it before it imports NumPy.
+class Workers:
+    """Threads that compute the gradients of a batch, a microbatch each. Use as a context manager."""
 
-    A training step makes and drops hundreds of arrays of a megabyte. By default the C library gives such memory back to
-    the system at once, and every new array is paid for again, page by page.
-    """
-    if "numpy" not in sys.modules:
-        for library in ("OPENBLAS", "MKL", "OMP", "BLIS", "VECLIB"):
-            os.environ[f"{library}_{'MAXIMUM' if library == 'VECLIB' else 'NUM'}_THREADS"] = "1"
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)     # arrays up to 32 MiB come from the heap, not from the system
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)    # and the heap does not shrink
-        libc.mallopt(M_ARENA_MAX, 1)                 # one heap for all threads
+    def __init__(self, threads: int, zero_grads: Callable[[], Grads]):
+        self.pool = ThreadPoolExecutor(threads)
+        self.map = self.pool.map
+        self.grads = [zero_grads() for _ in range(MICROBATCHES)]          # kept, and zeroed for every batch
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.pool.shutdown()
+
+    def gradients(self, compute: Callable[[Any, Grads], T], microbatches: Sequence[Any]) -> tuple[Grads, list[T]]:
+        """Return the sum over microbatches of the gradients that `compute(microbatch, grads)` adds, and what it returned.
+
+        The sum is valid until the next call. At most MICROBATCHES of them.
+        """
+
+        def one(microbatch: Any, grads: Grads) -> T:
+            for g in grads.values():
+                g.fill(0)
+            return compute(microbatch, grads)
+
+        results = list(self.map(one, microbatches, self.grads))
+        total, *others = self.grads[: len(microbatches)]
+
+        def add(parameter: Parameter) -> None:
+            for grads in others:
+                total[parameter] += grads[parameter]
+
+        list(self.map(add, total))
+        return total, results
+
+
+def microbatches(*arrays: Any) -> list[tuple[Any, ...]]:
+    """Split the rows of the arrays into MICROBATCHES parts, fewer if there are fewer rows."""
+    parts = min(MICROBATCHES, len(arrays[0]))
+    rows = len(arrays[0])
+    cuts = [slice(i * rows // parts, (i + 1) * rows // parts) for i in range(parts)]
+    return [tuple(array[cut] for array in arrays) for cut in cuts]

@@ -1,0 +1,106 @@
+r'''Continue prompts with a trained model.
+
+    python -m minimoe.generate checkpoints/pretrain/step-0400 'def double_1a2b(x):\n    """Double x."""\n'
+
+In a prompt, \n stands for a new line.
+'''
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from minimoe.cli import Parser, non_negative_float, non_negative_int, positive_int, run, settle
+
+if __name__ == "__main__":
+    settle()    # before NumPy is imported
+
+import numpy as np
+
+from minimoe.errors import InputError
+from minimoe.layers.layer import State
+from minimoe.model import MiniMoE
+from minimoe.tokenizer import BOS, EOS, completion_text, encode
+
+
+def generate(
+    model: MiniMoE,
+    prompts: Sequence[int] | Sequence[Sequence[int]],
+    max_new_tokens: int = 32,
+    temperature: float = 0.0,
+    seed: int | Sequence[int] = 0,
+) -> list[list[int]]:
+    """Continue each prompt until EOS, `max_new_tokens` or the end of the context, and return the new ids alone.
+
+    One prompt (a list of ids) gives a list of one. An EOS that was produced is the last id. Ids are drawn from
+    softmax(logits / temperature); temperature 0 takes the largest. Prompts may differ in length. Raises `InputError` for
+    a prompt that is empty or longer than the context.
+    """
+    if len(prompts) and np.ndim(prompts[0]) == 0:
+        prompts = [prompts]
+    context = model.config.context
+    for prompt in prompts:
+        if not 1 <= len(prompt) <= context:
+            raise InputError(f"a prompt has {len(prompt)} tokens; it needs 1 to {context}, the model's context")
+    rng = np.random.default_rng(seed)
+    completions = [[] for _ in prompts]
+    room = [min(max_new_tokens, context - len(prompt)) for prompt in prompts]
+    running = [i for i, left in enumerate(room) if left > 0]              # R of the prompts: those still being continued
+    if running:
+        logits, state = read(model, [prompts[i] for i in running])        # (R,V)
+    while running:
+        ids = sample(logits, temperature, rng)                            # (R,)
+        for i, token in zip(running, ids.tolist()):
+            completions[i].append(token)
+        going = [r for r, i in enumerate(running) if completions[i][-1] != EOS and len(completions[i]) < room[i]]
+        if len(going) < len(running):
+            running, ids, state = [running[r] for r in going], ids[going], [part.take(going) for part in state]
+        if running:
+            logits, state = model.step(ids[:, None], state)
+            logits = logits[:, -1]
+    return completions
+
+
+def read(model: MiniMoE, prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, list[State]]:
+    """Read the prompts; return the logits (R,V) after the last id of each, and the state of all rows.
+
+    Prompts of one length are read together, and their states joined, each row with its own position: nothing is padded.
+    A prompt that is given several times is read once.
+    """
+    distinct = sorted(set(map(tuple, prompts)), key=len)
+    logits, states = [], []
+    for _, group in groupby(distinct, key=len):
+        y, state = model.step(np.array(list(group)))
+        logits.append(y[:, -1])
+        states.append(state)
+    row = {prompt: r for r, prompt in enumerate(distinct)}
+    order = [row[tuple(prompt)] for prompt in prompts]
+    return np.concatenate(logits)[order], [type(parts[0]).join(parts).take(order) for parts in zip(*states)]
+
+
+def sample(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> np.ndarray:
+    """Draw an id for each row of logits (R,V) from softmax(logits / temperature); temperature 0 takes the largest."""
+    if temperature == 0:
+        return logits.argmax(axis=-1)
+    logits = logits.astype(np.float64)                                    # a temperature near 0 must not overflow
+    return (logits / temperature + rng.gumbel(size=logits.shape)).argmax(axis=-1)    # Gumbel noise makes argmax a draw
+
+
+def main() -> None:
+    parser = Parser(description=__doc__)
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder with model.safetensors and config.json")
+    parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="the text to continue")
+    parser.add_argument("--max-new-tokens", type=positive_int, default=32, help="most tokens to add to a prompt")
+    parser.add_argument("--temperature", type=non_negative_float, default=0.0, help="0 takes the likeliest token each time")
+    parser.add_argument("--seed", type=non_negative_int, default=0, help="of the draws, when the temperature is above 0")
+    args = parser.parse_args()
+    prompts = [prompt.replace("\\n", "\n") for prompt in args.prompts]
+    if "" in prompts:
+        raise InputError("a prompt is empty; give some text to continue")
+    ids = [[BOS] + encode(prompt) for prompt in prompts]
+    model = MiniMoE.from_pretrained(args.checkpoint)
+    completions = generate(model, ids, args.max_new_tokens, args.temperature, args.seed)
+    for prompt, completion in zip(prompts, completions):
+        print(prompt + completion_text(completion))
+
+
+if __name__ == "__main__":
+    run(main)

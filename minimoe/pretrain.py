@@ -1,0 +1,237 @@
+"""Pretrain a model on synthetic Python.
+
+    python -m minimoe.pretrain                      the full model, 400 steps
+    python -m minimoe.pretrain --preset nano        a small one, in seconds
+    python -m minimoe.pretrain --resume             go on after Ctrl-C, or after a crash
+
+Writes into --out: metrics.jsonl, a line for every step; last/, from which --resume goes on; and a folder for each step of
+--save-at, such as step-0080/, which minimoe.generate and minimoe.rloo can read.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from minimoe.cli import (
+    Parser, non_negative_float, non_negative_int, positive_float, positive_int, run, settle, steps_list, until_interrupt,
+)
+
+if __name__ == "__main__":
+    settle()    # before NumPy is imported
+
+import json
+import os
+
+import numpy as np
+
+from minimoe.coding.data import batch
+from minimoe.coding.scoring import Attempt, greedy, solved_by_family
+from minimoe.coding.tasks import fixed_tasks
+from minimoe.config import PRESETS
+from minimoe.errors import InputError
+from minimoe.layers.layer import Grads
+from minimoe.model import MiniMoE
+from minimoe.training.checkpoint import load_moments, load_run, save_training
+from minimoe.training.losses import cross_entropy, load_balance
+from minimoe.training.optim import AdamW, global_norm
+from minimoe.training.parallel import Workers, microbatches
+from minimoe.training.progress import Progress
+
+BALANCE = 0.01          # weight of the load-balance loss
+CLIP = 1.0              # longest gradient taken as it is
+SAVE_EVERY = 20         # steps between two writings of last/
+EVALUATE_EVERY = 100    # steps between two looks at the dev tasks, beside those at every save
+DEV_TASKS = 8           # of each family
+SHOWN = 3               # completions shown with them
+INIT_STREAM = 0         # of the seed: the initial weights; the batches have another
+
+# What a run does unless told otherwise, by preset; all of it is saved in run.json
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "full": dict(steps=400, save_at=(80, 100, 200, 400), batch_size=32, learning_rate=3e-4),
+    "nano": dict(steps=300, save_at=(100, 200, 300), batch_size=16, learning_rate=4e-3),
+    "micro": dict(steps=20, save_at=(20,), batch_size=4, learning_rate=4e-3),
+}
+COMMON = dict(sequence_length=128, weight_decay=0.1, seed=0)
+
+
+def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bool:
+    """Train as `settings` say, from the start or from `out`/last; return whether it came to its end."""
+    preset, steps, seed = settings["preset"], settings["steps"], settings["seed"]
+    length = settings["sequence_length"]
+    if resume:
+        model = MiniMoE.from_pretrained(out / "last")
+    else:
+        model = MiniMoE(PRESETS[preset], np.random.default_rng([seed, INIT_STREAM]))
+    optimizer = AdamW(dict(model.named_parameters()), settings["learning_rate"], weight_decay=settings["weight_decay"])
+    if resume:
+        load_moments(out / "last", optimizer)
+    done = optimizer.t
+
+    def save() -> None:
+        save_training(out / "last", model, optimizer, {"settings": settings})
+
+    if not resume:
+        save()
+    counts = model.parameter_counts()
+    dev = fixed_tasks("dev", DEV_TASKS)
+    with (
+        Workers(threads, model.zero_grads) as workers,
+        Progress(out / "metrics.jsonl", steps, start=done) as progress,
+        until_interrupt() as stop,
+    ):
+        progress.message(
+            f"{preset}: {counts['total']:,} parameters, {counts['active']:,} active for a token; "
+            f"steps {done + 1} to {steps} of {settings['batch_size']} x {length} tokens, {threads} threads; writing {out}"
+        )
+        for step in range(done + 1, steps + 1):
+            ids, _ = batch(seed, step, settings["batch_size"], length + 1)
+            grads, metrics = gradients(model, ids, workers)
+            norm = global_norm(grads)
+            if not math.isfinite(norm):
+                refuse(model, grads, step)
+            optimizer.step(grads, scale=min(1.0, CLIP / max(norm, 1e-12)), run=workers.map)
+            metrics |= {"gradient_norm": norm, "learning_rate": settings["learning_rate"]}
+
+            with progress.paused():
+                saves = step in settings["save_at"]
+                if saves or step % EVALUATE_EVERY == 0:
+                    attempts = greedy(model, dev)
+                    metrics["dev"] = solved_by_family(attempts)
+                    progress.message(f"step {step}: {tell(attempts)}")
+                if saves:
+                    model.save_pretrained(out / f"step-{step:04d}")
+            progress.update(step, step * settings["batch_size"] * length, **metrics)
+            with progress.paused():
+                if step % SAVE_EVERY == 0 or step == steps or stop.requested:
+                    save()
+            if stop.requested and step < steps:
+                progress.message(f"stopped after step {step}; to go on: python -m minimoe.pretrain --resume --out {out}")
+                return False
+    return True
+
+
+def gradients(model: MiniMoE, ids: np.ndarray, workers: Workers) -> tuple[Grads, dict[str, Any]]:
+    """Return the gradient of the loss on ids (B,T+1), and what to write down about it.
+
+    The loss is the mean cross entropy over tokens + BALANCE * the load-balance loss, summed over blocks, of each
+    microbatch, weighted by its share of the rows.
+    """
+    rows, length = len(ids), ids.shape[1] - 1
+
+    def compute(microbatch: tuple[np.ndarray], grads: Grads) -> tuple[float, float, np.ndarray]:
+        (ids,) = microbatch
+        logits, saved = model.forward(ids[:, :-1])                        # (b,T,V)
+        weights = np.full((len(ids), length), 1 / (rows * length), logits.dtype)
+        loss, dlogits = cross_entropy(logits, ids[:, 1:], weights)
+        share = len(ids) / rows
+        balances = [load_balance(block.moe.probs, block.moe.counts) for block in saved.blocks]
+        model.backward(dlogits, saved, grads, [BALANCE * share * dprobs for _, dprobs in balances])
+        return loss, share * sum(balance for balance, _ in balances), np.array([block.moe.counts for block in saved.blocks])
+
+    grads, results = workers.gradients(compute, microbatches(ids))
+    losses, balances, counts = zip(*results)
+    counts = sum(counts)                                                  # (blocks, E)
+    load = counts / counts.sum(axis=1, keepdims=True)
+    return grads, {"loss": sum(losses), "balance_loss": sum(balances), "expert_load": load.round(4)}
+
+
+def refuse(model: MiniMoE, grads: Grads, step: int) -> None:
+    """Stop before a gradient that is not a number reaches any weight."""
+    for name, parameter in model.named_parameters():
+        if not np.isfinite(grads[parameter]).all():
+            raise InputError(
+                f"step {step}: the gradient of {name} holds NaN or infinity; nothing was updated. "
+                "Try a lower --learning-rate, from the last checkpoint that was saved"
+            )
+    raise InputError(f"step {step}: the gradient is too long for its dtype; nothing was updated. Try a lower --learning-rate")
+
+
+def tell(attempts: list[Attempt]) -> str:
+    """Return a few of the completions, and how many tasks were solved."""
+    families = solved_by_family(attempts)
+    lines = [f"{sum(families.values())} of {len(attempts)} dev tasks solved: "]
+    lines[0] += ", ".join(f"{family} {solved}" for family, solved in families.items())
+    for attempt in attempts[:: len(attempts) // SHOWN][:SHOWN]:
+        lines.append(f"  {'solved' if attempt.solved else 'wrong '} {attempt.task.name}: {attempt.completion.strip()!r}")
+    return "\n".join(lines)
+
+
+def table(metrics: Path) -> str:
+    """Return the dev results in metrics.jsonl as a table, a line for each time the model was asked."""
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    records = [record for record in records if "dev" in record]
+    if not records:
+        return "no dev results yet"
+    families = list(records[0]["dev"])
+    lines = ["  ".join([" step", "  loss", "solved", *families])]
+    for record in records:
+        solved = [f"{record['dev'][family]:>{len(family)}}" for family in families]
+        total = sum(record["dev"].values())
+        lines.append("  ".join([f"{record['step']:5}", f"{record['loss']:6.3f}", f"{total:>6}", *solved]))
+    lines.append(f"(solved: of {DEV_TASKS} dev tasks a family, {DEV_TASKS * len(families)} in all)")
+    return "\n".join(lines)
+
+
+def settle_settings(args: Any, out: Path) -> dict[str, Any]:
+    """Return the settings of the run: the saved ones with --resume, else the preset's, and the command line's over both."""
+    given = {name: value for name, value in vars(args).items() if name in settings_names() and value is not None}
+    last = out / "last"
+    if args.resume:
+        if not out.is_dir():
+            raise InputError(f"there is no run in {out}; leave out --resume to begin one")
+        settings = load_run(last)["settings"]
+        done = load_run(last)["updates"]
+        for name, value in given.items():
+            if name not in ("steps", "save_at") and value != settings[name]:
+                flag = "--" + name.replace("_", "-")
+                raise InputError(f"{flag} {value} contradicts the run in {out}, begun with {settings[name]}; leave it out")
+        if given.get("steps", done) < done:
+            raise InputError(f"--steps {given['steps']}: the run in {out} is at step {done} already")
+    else:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out} holds a run already; go on with it by --resume, or choose another --out")
+        settings = {"preset": "full", **COMMON}
+        settings |= DEFAULTS[given.get("preset", "full")]
+    settings |= given
+    late = [step for step in settings["save_at"] if step > settings["steps"]]
+    if late and "save_at" in given:
+        raise InputError(f"--save-at {late[0]} is beyond the last step, {settings['steps']}")
+    settings["save_at"] = [step for step in settings["save_at"] if step <= settings["steps"]]
+    context = PRESETS[settings["preset"]].context
+    if settings["sequence_length"] > context:
+        raise InputError(f"--sequence-length {settings['sequence_length']} exceeds the model's context, {context}")
+    return settings
+
+
+def settings_names() -> set[str]:
+    return {"preset", *COMMON, *DEFAULTS["full"]}
+
+
+def main() -> int:
+    parser = Parser(description=__doc__)
+    full, nano = DEFAULTS["full"], DEFAULTS["nano"]
+
+    def by_preset(name: str) -> str:
+        values = [",".join(map(str, d[name])) if name == "save_at" else d[name] for d in (full, nano)]
+        return f"(default: {values[0]}; nano: {values[1]})"
+
+    parser.add_argument("--preset", choices=list(DEFAULTS), help="sizes of the model (default: full)")
+    parser.add_argument("--steps", type=positive_int, help=f"steps to train for {by_preset('steps')}")
+    parser.add_argument("--batch-size", type=positive_int, help=f"rows of a batch {by_preset('batch_size')}")
+    parser.add_argument("--sequence-length", type=positive_int, help="tokens of a row (default: 128)")
+    parser.add_argument("--learning-rate", type=positive_float, help=f"constant {by_preset('learning_rate')}")
+    parser.add_argument("--weight-decay", type=non_negative_float, help="of matrices, a step and learning rate (default: 0.1)")
+    parser.add_argument("--seed", type=non_negative_int, help="of the initial weights and the batches (default: 0)")
+    parser.add_argument("--out", type=Path, default=Path("checkpoints/pretrain"), help="folder to write")
+    parser.add_argument("--save-at", type=steps_list, metavar="STEPS", help=f"steps to keep a checkpoint of {by_preset('save_at')}")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    parser.add_argument("--threads", type=positive_int, default=min(4, os.cpu_count() or 1), help="changes speed alone")
+    args = parser.parse_args()
+    settings = settle_settings(args, args.out)
+    finished = train(settings, args.out, args.threads, args.resume)
+    print(table(args.out / "metrics.jsonl"))
+    return 0 if finished else 130
+
+
+if __name__ == "__main__":
+    run(main)
