@@ -47,11 +47,11 @@ INIT_STREAM = 0         # of the seed: the initial weights; the batches have ano
 
 # What a run does unless told otherwise, by preset; all of it is saved in run.json
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "full": dict(steps=400, save_at=(80, 100, 200, 400), batch_size=32, learning_rate=3e-4),
-    "nano": dict(steps=300, save_at=(100, 200, 300), batch_size=16, learning_rate=4e-3),
-    "micro": dict(steps=20, save_at=(20,), batch_size=4, learning_rate=4e-3),
+    "full": dict(steps=400, save_at=(80, 100, 200, 400), batch_size=32, sequence_length=128, learning_rate=3e-4),
+    "nano": dict(steps=300, save_at=(100, 200, 300), batch_size=16, sequence_length=128, learning_rate=4e-3),
+    "micro": dict(steps=20, save_at=(20,), batch_size=4, sequence_length=40, learning_rate=4e-3),
 }
-COMMON = dict(sequence_length=128, weight_decay=0.1, seed=0)
+COMMON = dict(weight_decay=0.1, seed=0)
 
 
 def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bool:
@@ -94,7 +94,7 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
 
             with progress.paused():
                 saves = step in settings["save_at"]
-                if saves or step % EVALUATE_EVERY == 0:
+                if saves or step % EVALUATE_EVERY == 0 or step == steps:
                     attempts = greedy(model, dev)
                     metrics["dev"] = solved_by_family(attempts)
                     progress.message(f"step {step}: {tell(attempts)}")
@@ -161,7 +161,7 @@ def table(metrics: Path) -> str:
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
     records = [record for record in records if "dev" in record]
     if not records:
-        return "no dev results yet"
+        return f"no dev results yet; the first come at step {EVALUATE_EVERY}, or at the first save"
     families = list(records[0]["dev"])
     lines = ["  ".join([" step", "  loss", "solved", *families])]
     for record in records:
@@ -172,39 +172,32 @@ def table(metrics: Path) -> str:
     return "\n".join(lines)
 
 
-def settle_settings(args: Any, out: Path) -> dict[str, Any]:
-    """Return the settings of the run: the saved ones with --resume, else the preset's, and the command line's over both."""
-    given = {name: value for name, value in vars(args).items() if name in settings_names() and value is not None}
-    last = out / "last"
+def settings_of(args: Any) -> dict[str, Any]:
+    """Return the run's settings: with --resume the saved ones, else the preset's; what the command line gives goes first."""
+    out, begun = args.out, DEFAULTS["full"] | COMMON | {"preset": "full"}
+    given = {name: value for name, value in vars(args).items() if name in begun and value is not None}
     if args.resume:
         if not out.is_dir():
             raise InputError(f"there is no run in {out}; leave out --resume to begin one")
-        settings = load_run(last)["settings"]
-        done = load_run(last)["updates"]
+        saved = load_run(out / "last")
+        begun, done = saved["settings"], saved["updates"]
         for name, value in given.items():
-            if name not in ("steps", "save_at") and value != settings[name]:
-                flag = "--" + name.replace("_", "-")
-                raise InputError(f"{flag} {value} contradicts the run in {out}, begun with {settings[name]}; leave it out")
+            if name not in ("steps", "save_at") and value != begun[name]:
+                option = "--" + name.replace("_", "-")
+                raise InputError(f"{option} {value}: the run in {out} was begun with {begun[name]}; leave {option} out")
         if given.get("steps", done) < done:
             raise InputError(f"--steps {given['steps']}: the run in {out} is at step {done} already")
     else:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise InputError(f"{out} holds a run already; go on with it by --resume, or choose another --out")
-        settings = {"preset": "full", **COMMON}
-        settings |= DEFAULTS[given.get("preset", "full")]
-    settings |= given
-    late = [step for step in settings["save_at"] if step > settings["steps"]]
-    if late and "save_at" in given:
-        raise InputError(f"--save-at {late[0]} is beyond the last step, {settings['steps']}")
-    settings["save_at"] = [step for step in settings["save_at"] if step <= settings["steps"]]
+        if out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir())):
+            raise InputError(f"{out} is not empty; go on with the run in it by --resume, or choose another --out")
+        begun |= DEFAULTS[given.get("preset", "full")]
+    settings = begun | given
+    if max(given.get("save_at", ()), default=0) > settings["steps"]:      # default ones beyond it are never reached
+        raise InputError(f"--save-at {max(given['save_at'])} is beyond the last step, {settings['steps']}")
     context = PRESETS[settings["preset"]].context
     if settings["sequence_length"] > context:
         raise InputError(f"--sequence-length {settings['sequence_length']} exceeds the model's context, {context}")
     return settings
-
-
-def settings_names() -> set[str]:
-    return {"preset", *COMMON, *DEFAULTS["full"]}
 
 
 def main() -> int:
@@ -227,8 +220,7 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
     parser.add_argument("--threads", type=positive_int, default=min(4, os.cpu_count() or 1), help="changes speed alone")
     args = parser.parse_args()
-    settings = settle_settings(args, args.out)
-    finished = train(settings, args.out, args.threads, args.resume)
+    finished = train(settings_of(args), args.out, args.threads, args.resume)
     print(table(args.out / "metrics.jsonl"))
     return 0 if finished else 130
 

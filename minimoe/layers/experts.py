@@ -14,8 +14,12 @@ class SwiGLU(Layer):
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:
         gate, value = np.split(x, 2, axis=-1)                             # (..., F) each
-        sigmoid = 0.5 * np.tanh(0.5 * gate) + 0.5                         # 1 / (1 + e^-gate), without overflow
-        return gate * sigmoid * value, (gate, value, sigmoid)
+        sigmoid = np.tanh(0.5 * gate)                                     # 1 / (1 + e^-gate) = tanh(gate / 2) / 2 + 1/2,
+        sigmoid *= 0.5                                                    # without overflow
+        sigmoid += 0.5
+        y = gate * sigmoid
+        y *= value
+        return y, (gate, value, sigmoid)
 
     def backward(self, dy: np.ndarray, saved: Any, grads: Grads) -> np.ndarray:
         gate, value, sigmoid = saved

@@ -52,53 +52,72 @@ class LinearAttention(Layer):
         qkv, saved_qkv = self.qkv.forward(x)
         qkv = qkv.reshape(B, T, 3, H, K)
         qk, v = qkv[:, :, :2], heads_first(qkv[:, :, 2])                  # (B,T,2,H,K), (B,H,T,K)
-        phi = np.exp(np.minimum(qk, 0)) + np.maximum(qk, 0)               # elu(x) + 1, no cancellation at x << 0
+        phi = elu_plus_one(qk)                                            # (B,T,2,H,K)
         turned, saved_rope = self.rope.forward(phi, state.position)
         q, k = heads_first(turned[:, :, 0]), heads_first(turned[:, :, 1])  # (B,H,T,K)
 
-        numerator = np.empty((B, T, H, K), x.dtype)
-        kv, chunks = state.kv, []
+        numerator, z = np.empty((2, B, T, H, K), x.dtype)
+        kv, past, chunks = state.kv, state.z, []
         for start in range(0, T, self.chunk_size):
-            rows = slice(start, start + self.chunk_size)
-            qc, kc, vc = q[:, :, rows], k[:, :, rows], v[:, :, rows]      # (B,H,C,K)
-            scores = lower(qc @ transpose(kc))                            # (B,H,C,C)
-            heads_first(numerator)[:, :, rows] = scores @ vc + qc @ kv    # (B,H,C,K)
-            chunks.append((rows, qc, kc, vc, scores, kv))
+            t = slice(start, start + self.chunk_size)
+            qc, kc, vc = q[:, :, t], k[:, :, t], v[:, :, t]               # (B,H,C,K)
+            causal = np.tri(qc.shape[2], dtype=x.dtype)                   # (C,C) 1 where the key is no later than the query
+            scores = qc @ transpose(kc)                                   # (B,H,C,C)
+            scores *= causal
+            heads_first(numerator)[:, :, t] = scores @ vc + qc @ kv
+            z[:, t] = over_time(causal, phi[:, t, 1]) + past[:, None]     # a running sum, as a product: faster than cumsum
+            chunks.append((t, qc, kc, vc, scores, kv))
             kv = kv + transpose(kc) @ vc                                  # (B,H,K,K)
+            past = z[:, t][:, -1]                                         # (B,H,K)
 
-        z = np.cumsum(phi[:, :, 1], axis=1) + state.z[:, None]            # (B,T,H,K)
         denominator = np.einsum("bthk,bthk->bth", phi[:, :, 0], z)[..., None] + EPSILON
         attended = numerator / denominator                                # (B,T,H,K)
         y, saved_out = self.out.forward(attended.reshape(B, T, H * K))
         saved = saved_qkv, phi, saved_rope, chunks, z, denominator, attended, saved_out
-        return y, saved, LinearState(state.position + T, kv, z[:, -1])
+        return y, saved, LinearState(state.position + T, kv, past)
 
     def backward(self, dy: np.ndarray, saved: Any, grads: Grads) -> np.ndarray:
         saved_qkv, phi, saved_rope, chunks, z, denominator, attended, saved_out = saved
-        dattended = self.out.backward(dy, saved_out, grads).reshape(attended.shape)             # (B,T,H,K)
+        dattended = self.out.backward(dy, saved_out, grads).reshape(attended.shape)        # (B,T,H,K)
         dnumerator = dattended / denominator                              # attended = numerator / denominator
-        ddenominator = -np.einsum("bthk,bthk->bth", dnumerator, attended)[..., None]
+        ddenominator = -np.einsum("bthk,bthk->bth", dnumerator, attended)[..., None]       # the same
+        dz = ddenominator * phi[:, :, 0]                                  # denominator = phi(q) . z
 
-        dphi = np.empty_like(phi)                                         # (B,T,2,H,K)
-        dphi[:, :, 0] = ddenominator * z                                  # denominator = phi(q) . z
-        dz = ddenominator * phi[:, :, 0]
-        dphi[:, :, 1] = np.cumsum(dz[:, ::-1], axis=1)[:, ::-1]           # a sum of the past is undone by one of the future
-
-        dturned = np.empty_like(phi)
+        dphi, dturned = np.empty((2, *phi.shape), phi.dtype)              # (B,T,2,H,K)
         dqkv = np.empty((*phi.shape[:2], 3, *phi.shape[3:]), phi.dtype)   # (B,T,3,H,K)
         dq, dk, dv = heads_first(dturned[:, :, 0]), heads_first(dturned[:, :, 1]), heads_first(dqkv[:, :, 2])
-        dkv = np.zeros_like(chunks[0][-1])                                # nothing reads kv after the last chunk
-        for rows, qc, kc, vc, scores, kv in reversed(chunks):
-            dn = heads_first(dnumerator)[:, :, rows]                      # (B,H,C,K)
-            dscores = lower(dn @ transpose(vc))                           # numerator = scores v + q kv
-            dq[:, :, rows] = dscores @ kc + dn @ transpose(kv)            # scores = lower(q k^T); numerator
-            dk[:, :, rows] = transpose(dscores) @ qc + vc @ transpose(dkv)    # scores; kv += k^T v
-            dv[:, :, rows] = transpose(scores) @ dn + kc @ dkv            # numerator; kv += k^T v
+        dphi[:, :, 0] = ddenominator * z                                  # denominator = phi(q) . z
+        dkv, dfuture = np.zeros_like(chunks[0][-1]), np.zeros_like(z[:, 0])    # nothing comes after the last chunk
+        for t, qc, kc, vc, scores, kv in reversed(chunks):
+            causal = np.tri(qc.shape[2], dtype=dz.dtype)
+            dphi[:, t, 1] = over_time(causal.T, dz[:, t]) + dfuture[:, None]   # each phi(k) stands in every later z
+            dfuture = dphi[:, t, 1][:, 0]
+            dn = heads_first(dnumerator)[:, :, t]                         # (B,H,C,K)
+            dscores = dn @ transpose(vc)                                  # numerator = scores v + q kv
+            dscores *= causal
+            dq[:, :, t] = dscores @ kc + dn @ transpose(kv)               # scores = q k^T; numerator
+            dk[:, :, t] = transpose(dscores) @ qc + vc @ transpose(dkv)   # scores = q k^T; kv += k^T v
+            dv[:, :, t] = transpose(scores) @ dn + kc @ dkv               # numerator; kv += k^T v
             dkv = dkv + transpose(qc) @ dn                                # numerator
 
         dphi += self.rope.backward(dturned, saved_rope, grads)
-        dqkv[:, :, :2] = dphi * np.minimum(phi, 1)                        # phi' is 1 where x > 0, else exp(x) = phi
+        dphi *= np.minimum(phi, 1)                                        # phi' is 1 where x > 0, else e^x = phi
+        dqkv[:, :, :2] = dphi
         return self.qkv.backward(dqkv.reshape(*phi.shape[:2], -1), saved_qkv, grads)
+
+
+def elu_plus_one(x: np.ndarray) -> np.ndarray:
+    """Return x + 1 where x > 0, else e^x: positive everywhere, and not cancelled to 0 where x is far below 0."""
+    phi = np.minimum(x, 0)
+    np.exp(phi, out=phi)
+    phi += np.maximum(x, 0)
+    return phi
+
+
+def over_time(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return sum_s weights[t,s] * x[:,s], (C,C), (B,C,H,K) -> (B,C,H,K)."""
+    B, C, H, K = x.shape
+    return (weights @ x.reshape(B, C, H * K)).reshape(x.shape)
 
 
 def heads_first(x: np.ndarray) -> np.ndarray:
@@ -109,8 +128,3 @@ def heads_first(x: np.ndarray) -> np.ndarray:
 def transpose(x: np.ndarray) -> np.ndarray:
     """View (..., i, j) as (..., j, i)."""
     return x.swapaxes(-1, -2)
-
-
-def lower(scores: np.ndarray) -> np.ndarray:
-    """Keep what a query may see: keys no later than itself. (..., C, C)"""
-    return np.tril(scores)

@@ -59,10 +59,11 @@ class SparseAttention(Layer):
         values = np.concatenate([state.values, qkv[:, :, 2]], axis=1)
         q, k, v = heads_first(turned[:, :, 0]), heads_first(keys), heads_first(values)     # (B,H,T or L,K)
 
-        scores = q @ transpose(k) * K**-0.5                               # (B,H,T,L)
-        kept = self.select(scores, state.position)                        # (B,H,T,L)
-        scores[~kept] = -np.inf
-        p = softmax(scores)                                               # (B,H,T,L)
+        scores = q @ transpose(k)                                         # (B,H,T,L)
+        scores *= K**-0.5
+        scores += self.hide_unseen(state.position, T, keys.shape[1])
+        kept = self.select(scores)                                        # (B,H,T,L)
+        p = softmax(scores, kept)
         attended = np.empty((B, T, H, K), x.dtype)
         np.matmul(p, v, out=heads_first(attended))
         y, saved_out = self.out.forward(attended.reshape(B, T, H * K))
@@ -76,23 +77,27 @@ class SparseAttention(Layer):
         dq, dk, dv = (heads_first(dqkv[:, :, i]) for i in range(3))
         np.matmul(transpose(p), dattended, out=dv)                        # attended = p v
         dp = dattended @ transpose(v)                                     # attended = p v
-        dscores = softmax_backward(dp, p) * K**-0.5                       # p = softmax(scores): zero where not kept
+        dscores = softmax_backward(dp, p)                                 # p = softmax(scores, kept)
+        dscores *= K**-0.5
         np.matmul(dscores, k, out=dq)                                     # scores = q k^T / sqrt(K)
         np.matmul(transpose(dscores), q, out=dk)
         dqkv[:, :, :2] = self.rope.backward(dqkv[:, :, :2], saved_rope, grads)
         return self.qkv.backward(dqkv.reshape(B, T, -1), saved_qkv, grads)
 
-    def select(self, scores: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """Say which of the scores (B,H,T,L) stay: those of visible keys, at least as large as the query's top_k-th."""
-        T, L = scores.shape[-2:]
+    def hide_unseen(self, position: np.ndarray, T: int, L: int) -> np.ndarray:
+        """Return what to add to the scores: -inf for a key after the query or before the row's first position. (B,1,T,L)"""
         age = np.arange(T)[:, None] + L - T - np.arange(L)                # (T,L) positions from key to query; < 0 is the future
-        read = np.reshape(position, (-1, 1, 1, 1)) + np.arange(T)[:, None]     # (B,1,T,1) positions before the query
-        visible = (age >= 0) & (age <= read)                              # (B,1,T,L)
-        scores = np.where(visible, scores, -np.inf)
+        read = position[:, None, None, None] + np.arange(T)[:, None]      # (B,1,T,1) positions before the query
+        return np.where((age >= 0) & (age <= read), 0, -np.inf).astype(self.out.weight.data.dtype)
+
+    def select(self, scores: np.ndarray) -> np.ndarray:
+        """Say which of the scores (B,H,T,L) stay: those at least as large as their query's top_k-th, if it has so many."""
+        L = scores.shape[-1]
+        lowest = np.finfo(scores.dtype).min
         if L <= self.top_k:
-            return np.broadcast_to(visible, scores.shape)
+            return scores >= lowest                                       # all but -inf
         threshold = np.partition(scores, L - self.top_k, axis=-1)[..., L - self.top_k, None]       # (B,H,T,1)
-        return visible & (scores >= threshold)
+        return scores >= np.maximum(threshold, lowest)
 
 
 def pad_left(x: np.ndarray, length: int) -> np.ndarray:
