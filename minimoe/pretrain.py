@@ -29,15 +29,13 @@ from minimoe.coding.scoring import Attempt, greedy, solved_by_family
 from minimoe.coding.tasks import fixed_tasks
 from minimoe.config import PRESETS
 from minimoe.errors import InputError
-from minimoe.layers.layer import Grads
 from minimoe.model import MiniMoE
 from minimoe.training.checkpoint import load_moments, load_run, save_training
-from minimoe.training.losses import cross_entropy, load_balance
+from minimoe.training.objective import pretraining_gradients
 from minimoe.training.optim import AdamW, global_norm
-from minimoe.training.parallel import Workers, microbatches
+from minimoe.training.parallel import Workers
 from minimoe.training.progress import Progress
 
-BALANCE = 0.01          # weight of the load-balance loss
 CLIP = 1.0              # longest gradient taken as it is
 SAVE_EVERY = 20         # steps between two writings of last/
 EVALUATE_EVERY = 100    # steps between two looks at the dev tasks, beside those at every save
@@ -85,7 +83,7 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
         )
         for step in range(done + 1, steps + 1):
             ids, _ = batch(seed, step, settings["batch_size"], length + 1)
-            grads, metrics = gradients(model, ids, workers)
+            grads, metrics = pretraining_gradients(model, ids, workers)
             norm = global_norm(grads)
             if not math.isfinite(norm):
                 refuse(model, grads, step)
@@ -108,31 +106,6 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
                 progress.message(f"stopped after step {step}; to go on: python -m minimoe.pretrain --resume --out {out}")
                 return False
     return True
-
-
-def gradients(model: MiniMoE, ids: np.ndarray, workers: Workers) -> tuple[Grads, dict[str, Any]]:
-    """Return the gradient of the loss on ids (B,T+1), and what to write down about it.
-
-    The loss is the mean cross entropy over tokens + BALANCE * the load-balance loss, summed over blocks, of each
-    microbatch, weighted by its share of the rows.
-    """
-    rows, length = len(ids), ids.shape[1] - 1
-
-    def compute(microbatch: tuple[np.ndarray], grads: Grads) -> tuple[float, float, np.ndarray]:
-        (ids,) = microbatch
-        logits, saved = model.forward(ids[:, :-1])                        # (b,T,V)
-        weights = np.full((len(ids), length), 1 / (rows * length), logits.dtype)
-        loss, dlogits = cross_entropy(logits, ids[:, 1:], weights)
-        share = len(ids) / rows
-        balances = [load_balance(block.moe.probs, block.moe.counts) for block in saved.blocks]
-        model.backward(dlogits, saved, grads, [BALANCE * share * dprobs for _, dprobs in balances])
-        return loss, share * sum(balance for balance, _ in balances), np.array([block.moe.counts for block in saved.blocks])
-
-    grads, results = workers.gradients(compute, microbatches(ids))
-    losses, balances, counts = zip(*results)
-    counts = sum(counts)                                                  # (blocks, E)
-    load = counts / counts.sum(axis=1, keepdims=True)
-    return grads, {"loss": sum(losses), "balance_loss": sum(balances), "expert_load": load.round(4)}
 
 
 def refuse(model: MiniMoE, grads: Grads, step: int) -> None:

@@ -1,0 +1,38 @@
+"""What pretraining minimises, and its gradient over a whole batch."""
+
+from typing import Any
+
+import numpy as np
+
+from minimoe.layers.layer import Grads
+from minimoe.model import MiniMoE
+from minimoe.training.losses import cross_entropy, load_balance
+from minimoe.training.parallel import Workers, microbatches
+
+BALANCE = 0.01    # weight of the load-balance loss
+
+
+def pretraining_gradients(model: MiniMoE, ids: np.ndarray, workers: Workers) -> tuple[Grads, dict[str, Any]]:
+    """Return the gradient of the loss on ids (B,T+1), and what to write down about it.
+
+    The loss is the mean cross entropy over all B*T tokens + BALANCE * the load-balance loss. That one is summed over
+    blocks; it is each microbatch's own, weighted by its share of the rows: unlike the rest, it is not a sum over rows.
+    """
+    B, T = len(ids), ids.shape[1] - 1
+
+    def compute(microbatch: tuple[np.ndarray], grads: Grads) -> tuple[float, float, np.ndarray]:
+        (ids,) = microbatch
+        logits, saved = model.forward(ids[:, :-1])                        # (b,T,V)
+        weights = np.full((len(ids), T), 1 / (B * T), logits.dtype)
+        loss, dlogits = cross_entropy(logits, ids[:, 1:], weights)
+        routed = [block.moe for block in saved.blocks]
+        balances, dprobs = zip(*(load_balance(moe.probs, moe.counts) for moe in routed))
+        share = len(ids) / B
+        model.backward(dlogits, saved, grads, [BALANCE * share * d for d in dprobs])
+        return loss, share * sum(balances), np.array([moe.counts for moe in routed])
+
+    grads, results = workers.gradients(compute, microbatches(ids))
+    losses, balances, counts = zip(*results)
+    counts = sum(counts)                                                  # (blocks, E) rows sent to each expert
+    load = counts / counts.sum(axis=1, keepdims=True)
+    return grads, {"loss": sum(losses), "balance_loss": sum(balances), "expert_load": load.round(4)}
