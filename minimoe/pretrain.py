@@ -8,7 +8,6 @@ Writes into --out: metrics.jsonl, a line for every step; last/, from which --res
 --save-at, such as step-0080/, which minimoe.generate and minimoe.rloo can read.
 """
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from minimoe.errors import InputError
 from minimoe.model import MiniMoE
 from minimoe.training.checkpoint import load_moments, load_run, save_training
 from minimoe.training.objective import pretraining_gradients
-from minimoe.training.optim import AdamW, global_norm
+from minimoe.training.optim import AdamW, clip
 from minimoe.training.parallel import Workers
 from minimoe.training.progress import Progress
 
@@ -84,10 +83,8 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
         for step in range(done + 1, steps + 1):
             ids, _ = batch(seed, step, settings["batch_size"], length + 1)
             grads, metrics = pretraining_gradients(model, ids, workers)
-            norm = global_norm(grads)
-            if not math.isfinite(norm):
-                refuse(model, grads, step)
-            optimizer.step(grads, scale=min(1.0, CLIP / max(norm, 1e-12)), run=workers.map)
+            norm, scale = clip(optimizer.parameters, grads, CLIP)
+            optimizer.step(grads, scale, run=workers.map)
             metrics |= {"gradient_norm": norm, "learning_rate": settings["learning_rate"]}
 
             with progress.paused():
@@ -106,17 +103,6 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
                 progress.message(f"stopped after step {step}; to go on: python -m minimoe.pretrain --resume --out {out}")
                 return False
     return True
-
-
-def refuse(model: MiniMoE, grads: Grads, step: int) -> None:
-    """Stop before a gradient that is not a number reaches any weight."""
-    for name, parameter in model.named_parameters():
-        if not np.isfinite(grads[parameter]).all():
-            raise InputError(
-                f"step {step}: the gradient of {name} holds NaN or infinity; nothing was updated. "
-                "Try a lower --learning-rate, from the last checkpoint that was saved"
-            )
-    raise InputError(f"step {step}: the gradient is too long for its dtype; nothing was updated. Try a lower --learning-rate")
 
 
 def tell(attempts: list[Attempt]) -> str:

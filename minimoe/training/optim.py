@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from minimoe.errors import InputError
 from minimoe.layers.layer import Grads, Parameter
 
 BLOCK = 1 << 15    # numbers updated at once: the four arrays of a block, and what is made on the way, stay in the cache
@@ -14,6 +15,19 @@ BLOCK = 1 << 15    # numbers updated at once: the four arrays of a block, and wh
 def global_norm(grads: Grads) -> float:
     """Return the Euclidean length of all gradients taken as one vector."""
     return math.sqrt(sum(float(np.dot(g.reshape(-1), g.reshape(-1))) for g in grads.values()))
+
+
+def clip(parameters: Mapping[str, Parameter], grads: Grads, limit: float) -> tuple[float, float]:
+    """Return the global norm, and the scale that shortens the gradient to `limit` if it is longer.
+
+    Raises `InputError`, naming the first tensor that went wrong, if the norm is not finite: before any weight has moved.
+    """
+    norm = global_norm(grads)
+    if not math.isfinite(norm):
+        bad = [name for name, p in parameters.items() if p in grads and not np.isfinite(grads[p]).all()]
+        what = f"the gradient of {bad[0]} holds NaN or infinity" if bad else "the gradient is too long to measure"
+        raise InputError(f"{what}; no weight was changed. Go on from the last checkpoint with a lower learning rate")
+    return norm, min(1.0, limit / norm) if norm else 1.0
 
 
 class AdamW:

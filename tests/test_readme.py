@@ -1,0 +1,41 @@
+"""The README says what is so."""
+
+import doctest
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minimoe import MiniMoE
+from minimoe.config import PRESETS
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_examples_print_what_they_say():
+    results = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+    assert results.attempted > 10 and results.failed == 0
+
+
+def test_from_python(tmp_path, monkeypatch, capsys):
+    block = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "from_pretrained" in block)
+    folder = tmp_path / "checkpoints" / "pretrain" / "step-0400"
+    MiniMoE(PRESETS["micro"], np.random.default_rng(0)).save_pretrained(folder)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    assert capsys.readouterr().out.startswith("def double_1a2b(x):\n")
+
+
+def test_map_names_every_module():
+    drawn = README[README.index("    minimoe/\n") : README.index("Data runs one way")]
+    modules = {path.stem for path in (ROOT / "minimoe").rglob("*.py")} - {"__init__", "errors"}
+    folded = {path.stem for folder in ("coding", "training") for path in (ROOT / "minimoe" / folder).glob("*.py")}
+    missing = {name for name in modules - folded if not re.search(rf"\b{name}\b", drawn)}
+    assert not missing
+
+
+@pytest.mark.parametrize("command", re.findall(r"`python -m (minimoe\.\w+)", README))
+def test_commands_exist(command):
+    assert (ROOT / (command.replace(".", "/") + ".py")).exists()
