@@ -20,7 +20,7 @@ class Mutant(NamedTuple):
     """One planted fault."""
 
     name: str
-    layer: str     # the check that must catch it: a key of `gradcheck.cases()`, or "adamw" or "clipping"
+    layer: str     # the check that must catch it: a key of `gradcheck.cases()`, or "adamw", "clipping", "rloo"
     module: str
     line: str      # the source as it stands, there exactly once
     broken: str    # what is put in its place
@@ -612,15 +612,51 @@ MUTANTS = [
     ),
     Mutant(
         "cross-entropy-not-normalised", "cross_entropy", "minimoe.training.losses",
-        "dlogits = e / total", "dlogits = e.copy()",
+        "dlogits = np.exp(log_p)", "dlogits = np.exp(logits - logits.max(axis=-1, keepdims=True))",
         "exp(logits - max) is not yet a softmax. Each row is too large by its own sum, and a target that already has "
         "the largest logit gets nothing.",
     ),
     Mutant(
         "cross-entropy-normalised-over-time", "cross_entropy", "minimoe.training.losses",
-        "dlogits = e / total", "dlogits = e / e.sum(axis=1, keepdims=True)",
+        "dlogits = np.exp(log_p)", "dlogits = np.exp(log_softmax(logits.swapaxes(1, -1)).swapaxes(1, -1))",
         "The softmax of the gradient runs over positions, that of the loss over the vocabulary. All numbers lie "
         "between 0 and 1 and look like probabilities.",
+    ),
+
+    Mutant(
+        "policy-gradient-without-temperature", "policy_gradient", "minimoe.training.losses",
+        "return loss, dscaled / temperature", "return loss, dscaled",
+        "The loss reads logits / temperature, so the way back divides once more. Without it the gradient is too small by "
+        "the temperature, in the right direction.",
+    ),
+    Mutant(
+        "policy-gradient-divides-log-probabilities", "policy_gradient", "minimoe.training.losses",
+        "cross_entropy(logits / temperature, targets, weights)", "cross_entropy(logits, targets, weights / temperature)",
+        "The temperature divides log-probabilities rather than logits. log p / T is not log p_T: what is scored is not the "
+        "distribution that was sampled from.",
+    ),
+    Mutant(
+        "policy-gradient-sign", "policy_gradient", "minimoe.training.losses",
+        "return loss, dscaled / temperature", "return loss, -dscaled / temperature",
+        "A sign: descent on this gradient makes bad samples likelier and good ones rarer.",
+    ),
+    Mutant(
+        "rloo-baseline-includes-the-sample", "rloo", "minimoe.training.losses",
+        "others = (rewards.sum() - rewards) / (len(rewards) - 1)", "others = rewards.mean()",
+        "A mean that the sample itself is part of moves with its reward, and takes back 1/G of it: the expected gradient is "
+        "(G - 1) / G of the true one.",
+    ),
+    Mutant(
+        "rloo-baseline-is-the-best", "rloo", "minimoe.training.losses",
+        "others = (rewards.sum() - rewards) / (len(rewards) - 1)", "others = rewards.max()",
+        "The best of the group as the baseline: no sample is ever better than it, so nothing is reinforced, only avoided. "
+        "It depends on the sample's own reward, and the expected gradient is another one.",
+    ),
+    Mutant(
+        "rloo-divided-by-deviation", "rloo", "minimoe.training.losses",
+        "return rewards - others", "return (rewards - others) / (rewards.std() + 1e-4)",
+        "Dividing by the group's standard deviation, as GRPO does, weighs groups that nearly agree the most: no longer the "
+        "gradient of the expected reward.",
     ),
 
     Mutant(

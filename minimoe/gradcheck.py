@@ -1,6 +1,6 @@
 """Check every backward pass against finite differences.
 
-    python -m minimoe.gradcheck                     every layer, both losses, the whole model
+    python -m minimoe.gradcheck                     every layer, the losses, the whole model
     python -m minimoe.gradcheck moe rope            only these
 
 A layer's output is projected on a random array r, which makes one number, f = sum(r * y). Its gradient along a coordinate,
@@ -35,7 +35,7 @@ from minimoe.layers.rmsnorm import RMSNorm
 from minimoe.layers.rope import Rope
 from minimoe.layers.sparse_attention import SparseAttention
 from minimoe.model import MiniMoE
-from minimoe.training.losses import cross_entropy, load_balance
+from minimoe.training.losses import cross_entropy, load_balance, policy_gradient
 
 H = 1e-5
 RELATIVE = 1e-6      # accepted: |analytic - numeric| <= RELATIVE * (|analytic| + |numeric|) + rounding
@@ -212,7 +212,7 @@ def training_objective(targets: np.ndarray, weights: np.ndarray, coefficient: fl
 class Loss(Layer):
     """A loss as a layer, so that `check` can check it: a loss returns its gradient at once, so forward saves it."""
 
-    def __init__(self, function: Callable[..., tuple[float, np.ndarray]], *constants: np.ndarray):
+    def __init__(self, function: Callable[..., tuple[float, np.ndarray]], *constants: Any):
         self.function, self.constants = function, constants
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:
@@ -279,6 +279,7 @@ def cases(seed: int = 0) -> dict[str, Callable[[], Report]]:
         "block, linear": block_case(linear_attention()),
         "block, sparse": block_case(sparse_attention()),
         "cross_entropy": case(Loss(cross_entropy, rng.integers(0, E, (B, T)), weights), logits),
+        "policy_gradient": case(Loss(policy_gradient, rng.integers(0, E, (B, T)), draw((B, T)), 0.7), logits),
         "load_balance": case(Loss(load_balance, np.array([5, 0, 9, 1, 7])), rng.uniform(0, 1, (T, E))),
         "model": model_case(projection(draw((B, T, PRESETS["micro"].vocabulary)))),
         "model, training loss": model_case(training_objective(ids[:, 1:], weights, 0.01)),

@@ -29,7 +29,7 @@ from minimoe.coding.tasks import fixed_tasks
 from minimoe.config import PRESETS
 from minimoe.errors import InputError
 from minimoe.model import MiniMoE
-from minimoe.training.checkpoint import load_moments, load_run, save_training
+from minimoe.training.checkpoint import begin_settings, load_moments, resume_settings, save_training
 from minimoe.training.objective import pretraining_gradients
 from minimoe.training.optim import AdamW, clip
 from minimoe.training.parallel import Workers
@@ -132,25 +132,13 @@ def table(metrics: Path) -> str:
 
 
 def settings_of(args: Any) -> dict[str, Any]:
-    """Return the run's settings: with --resume the saved ones, else the preset's; what the command line gives goes first."""
-    out, begun = args.out, DEFAULTS["full"] | COMMON | {"preset": "full"}
-    given = {name: value for name, value in vars(args).items() if name in begun and value is not None}
+    """Return the settings of the run that the command line asks for."""
+    defaults = DEFAULTS[args.preset or "full"] | COMMON | {"preset": "full"}
+    given = {name: value for name, value in vars(args).items() if name in defaults and value is not None}
     if args.resume:
-        if not out.is_dir():
-            raise InputError(f"there is no run in {out}; leave out --resume to begin one")
-        saved = load_run(out / "last")
-        begun, done = saved["settings"], saved["updates"]
-        for name, value in given.items():
-            if name not in ("steps", "save_at") and value != begun[name]:
-                option = "--" + name.replace("_", "-")
-                raise InputError(f"{option} {value}: the run in {out} was begun with {begun[name]}; leave {option} out")
-        if given.get("steps", done) < done:
-            raise InputError(f"--steps {given['steps']}: the run in {out} is at step {done} already")
+        settings = resume_settings(args.out, given, free=("steps", "save_at"))
     else:
-        if out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir())):
-            raise InputError(f"{out} is not empty; go on with the run in it by --resume, or choose another --out")
-        begun |= DEFAULTS[given.get("preset", "full")]
-    settings = begun | given
+        settings = begin_settings(args.out, defaults, given)
     if max(given.get("save_at", ()), default=0) > settings["steps"]:      # default ones beyond it are never reached
         raise InputError(f"--save-at {max(given['save_at'])} is beyond the last step, {settings['steps']}")
     context = PRESETS[settings["preset"]].context

@@ -1,9 +1,11 @@
 """A training checkpoint: the model's files, with the optimizer's moments and the state of the run beside them."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from minimoe import files
+from minimoe.errors import InputError
 from minimoe.model import MiniMoE
 from minimoe.training.optim import AdamW
 
@@ -31,3 +33,28 @@ def load_moments(folder: Path, optimizer: AdamW) -> None:
     optimizer.m = {name: tensors[f"m.{name}"] for name in optimizer.m}
     optimizer.v = {name: tensors[f"v.{name}"] for name in optimizer.v}
     optimizer.t = load_run(folder)["updates"]
+
+
+def begin_settings(out: Path, defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a new run in `out`. Raises `InputError` if something is there: a run is not overwritten."""
+    if out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir())):
+        raise InputError(f"{out} is not empty; go on with the run in it by --resume, or choose another --out")
+    return defaults | given
+
+
+def resume_settings(out: Path, given: dict[str, Any], free: Collection[str]) -> dict[str, Any]:
+    """Return the settings of the run in `out`, of which only the `free` ones may be given anew.
+
+    The first of `free` says where the run ends. Raises `InputError` if there is no run, or it contradicts what is given.
+    """
+    if not out.is_dir():
+        raise InputError(f"there is no run in {out}; leave out --resume to begin one")
+    run = load_run(out / "last")
+    settings, done, end = run["settings"], run["updates"], next(iter(free))
+    for name, value in given.items():
+        if name not in free and value != settings[name]:
+            option = "--" + name.replace("_", "-")
+            raise InputError(f"{option} {value}: the run in {out} was begun with {settings[name]}; leave {option} out")
+    if given.get(end, done) < done:
+        raise InputError(f"--{end} {given[end]}: the run in {out} is at {done} already")
+    return settings | given
