@@ -73,7 +73,7 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
     dev = fixed_tasks("dev", DEV_TASKS)
     with (
         Workers(threads, model.zero_grads) as workers,
-        Progress(out / "metrics.jsonl", steps, start=done) as progress,
+        Progress(out / "metrics.jsonl", steps, start=done, shown=("loss", "gradient_norm")) as progress,
         until_interrupt() as stop,
     ):
         progress.message(

@@ -1,10 +1,14 @@
-"""How many tasks a model solves."""
+"""How many tasks a model solves, and how sure one can be of it."""
 
 from collections import Counter
 from collections.abc import Sequence
+from math import comb
 from typing import NamedTuple
 
+import numpy as np
+
 from minimoe.coding.tasks import Task
+from minimoe.coding.verifier import Verdict, verify
 from minimoe.generate import generate
 from minimoe.model import MiniMoE
 from minimoe.tokenizer import BOS, EOS, completion_text, encode
@@ -13,24 +17,62 @@ MAX_NEW_TOKENS = 32
 
 
 class Attempt(NamedTuple):
+    """A completion of a task's prompt, and what became of it."""
+
     task: Task
     completion: str
-    solved: bool
+    verdict: Verdict
+
+    @property
+    def solved(self) -> bool:
+        return self.verdict.status == "passed"
+
+
+def judge(task: Task, ids: Sequence[int]) -> Verdict:
+    """Judge a completion of the task's prompt. One that does not end by itself, with EOS, is invalid whatever it says."""
+    if not len(ids) or ids[-1] != EOS:
+        return Verdict("invalid", 0, len(task.cases), "did not end")
+    return verify(task, task.prompt + completion_text(ids))
+
+
+def attempt(
+    model: MiniMoE, tasks: Sequence[Task], samples: int = 1, temperature: float = 0.0, seed: int = 0
+) -> list[list[Attempt]]:
+    """Let the model write each task's function `samples` times; return the attempts, task by task."""
+    prompts = [[BOS] + encode(task.prompt) for task in tasks for _ in range(samples)]
+    completions = iter(generate(model, prompts, MAX_NEW_TOKENS, temperature, seed))
+    return [
+        [Attempt(task, completion_text(ids), judge(task, ids)) for _, ids in zip(range(samples), completions)]
+        for task in tasks
+    ]
 
 
 def greedy(model: MiniMoE, tasks: Sequence[Task]) -> list[Attempt]:
-    """Let the model write each task's function, taking the likeliest token each time.
-
-    A task counts as solved when the completion is its canonical solution and ends by itself; nothing generated is run.
-    """
-    completions = generate(model, [[BOS] + encode(task.prompt) for task in tasks], MAX_NEW_TOKENS)
-    return [
-        Attempt(task, completion_text(ids), ids[-1] == EOS and completion_text(ids) == task.solution)
-        for task, ids in zip(tasks, completions)
-    ]
+    """Let the model write each task's function once, taking the likeliest token each time."""
+    return [only for (only,) in attempt(model, tasks)]
 
 
 def solved_by_family(attempts: Sequence[Attempt]) -> dict[str, int]:
     """Return how many of each family's tasks are solved, in the order of the tasks."""
     solved = Counter(attempt.task.family for attempt in attempts if attempt.solved)
     return {family: solved[family] for family in dict.fromkeys(attempt.task.family for attempt in attempts)}
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """Return the unbiased estimate that one of k samples passes, from `passed` of `samples` (arXiv 2107.03374, eq. 1)."""
+    return 1 - comb(samples - passed, k) / comb(samples, k)
+
+
+def mcnemar(gains: int, losses: int) -> float:
+    """Return the exact two-sided p of McNemar's test: how likely a split of the changes at least so uneven is by chance."""
+    changes = gains + losses
+    tail = sum(comb(changes, i) for i in range(min(gains, losses) + 1)) / 2**changes
+    return min(1.0, 2 * tail)
+
+
+def bootstrap(values: Sequence[float], resamples: int = 10_000, seed: int = 0) -> tuple[float, float]:
+    """Return the 95% interval of the mean of `values`, one a task, over tasks drawn again with replacement (percentiles)."""
+    values = np.asarray(values, np.float64)
+    drawn = np.random.default_rng(seed).integers(0, len(values), (resamples, len(values)))
+    low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)

@@ -96,7 +96,7 @@ def read(task: Task, source: str) -> ast.expr:
     if len(source) > MAX_CHARACTERS:
         raise NotAllowed(f"longer than {MAX_CHARACTERS} characters")
     if found := STRANGE.search(source):
-        raise NotAllowed(f"{ascii(found[0])} is not allowed")
+        raise NotAllowed(f"{ascii(found[0][:20])} is not allowed")
     if sum(map(source.count, "([{")) > MAX_BRACKETS:
         raise NotAllowed(f"more than {MAX_BRACKETS} brackets")
     # Compared as text, because the model does not write it: no decorator, default, annotation or second argument gets by.
@@ -229,7 +229,7 @@ def multiply(a: Any, b: Any) -> Any:
 
 
 def power(a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int) and size(a) * b > LIMIT:
+    if isinstance(a, int) and isinstance(b, int) and (size(a) - 1) * b > LIMIT:  # abs(a) >= 2 ** (size(a) - 1)
         raise NotAllowed
     return a**b
 

@@ -1,4 +1,4 @@
-"""What pretraining minimises, and its gradient over a whole batch."""
+"""What training minimises, and its gradient over a whole batch."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from minimoe.layers.layer import Grads
 from minimoe.model import MiniMoE
-from minimoe.training.losses import cross_entropy, load_balance
+from minimoe.training.losses import cross_entropy, load_balance, policy_gradient
 from minimoe.training.parallel import Workers, microbatches
 
 BALANCE = 0.01    # weight of the load-balance loss
@@ -36,3 +36,25 @@ def pretraining_gradients(model: MiniMoE, ids: np.ndarray, workers: Workers) -> 
     counts = sum(counts)                                                  # (blocks, E) rows sent to each expert
     load = counts / counts.sum(axis=1, keepdims=True)
     return grads, {"loss": sum(losses), "balance_loss": sum(balances), "expert_load": load.round(4)}
+
+
+def sampled_gradients(
+    model: MiniMoE, ids: np.ndarray, weights: np.ndarray, workers: Workers, temperature: float = 1.0
+) -> tuple[Grads, float, np.ndarray]:
+    """Return the gradient of -sum(weights * log p(id)), the loss itself, and the logits (B,T,V) that p comes from.
+
+    ids (B,T+1); weights (B,T) are those of ids[:, 1:], and p is softmax(logits / temperature): with advantages as weights,
+    the policy's loss; with 1 / (tokens to learn) where there is something to learn and 0 elsewhere, plain cross entropy.
+    """
+
+    def compute(microbatch: tuple[np.ndarray, np.ndarray], grads: Grads) -> tuple[float, np.ndarray]:
+        ids, weights = microbatch
+        logits, saved = model.forward(ids[:, :-1])                        # (b,T,V)
+        loss, dlogits = policy_gradient(logits, ids[:, 1:], weights.astype(logits.dtype), temperature)
+        if weights.any():
+            model.backward(dlogits, saved, grads)
+        return loss, logits
+
+    grads, results = workers.gradients(compute, microbatches(ids, weights))
+    losses, logits = zip(*results)
+    return grads, sum(losses), np.concatenate(logits)

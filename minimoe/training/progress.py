@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -24,12 +24,19 @@ class Progress:
     """Follows a loop from step `start` (steps already done) to step `total`. Make it right before the loop.
 
     path: the JSON Lines file, kept up to step `start` and appended to; a run from 0 begins it anew. None: no file.
+    shown: the metrics to show, which are written all the same; None: all of them.
     """
 
     def __init__(
-        self, path: str | Path | None, total: int, start: int = 0, unit: str = "step", stream: TextIO | None = None
+        self,
+        path: str | Path | None,
+        total: int,
+        start: int = 0,
+        unit: str = "step",
+        shown: Collection[str] | None = None,
+        stream: TextIO | None = None,
     ) -> None:
-        self.total, self.unit = total, unit
+        self.total, self.unit, self.shown = total, unit, shown
         self.stream = stream or sys.stderr
         self.terminal = self.stream.isatty()
         self.file = None
@@ -107,7 +114,7 @@ class Progress:
             tail += f"  {timedelta(seconds=round(left))} left"
         shown = ""
         for name, value in metrics.items():
-            if isinstance(value, (int, float)):
+            if isinstance(value, (int, float)) and (self.shown is None or name in self.shown):
                 more = f"  {name} {value:.4g}"
                 if width is None or len(head + shown + more + tail) <= width:
                     shown += more
