@@ -110,6 +110,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     code 2. Ctrl-C exits with 130 and a closed pipe with 141, as the shell has it. Any other exception is a bug, and
     keeps its traceback.
     """
+    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal or pipe that knows few characters is no reason to fail
     try:
         status = main()
         sys.stdout.flush()  # here, so that a closed pipe is met inside the try

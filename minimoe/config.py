@@ -6,6 +6,8 @@ from typing import Any
 from minimoe.errors import InputError
 from minimoe.tokenizer import VOCABULARY
 
+MAX_BLOCKS = 1024
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -31,6 +33,8 @@ class ModelConfig:
                 raise InputError(f"config: {field.name} is {value!r}; it must be a whole number from 1 to {2**20}")
         if self.vocabulary < VOCABULARY:
             raise InputError(f"config: vocabulary is {self.vocabulary}; the tokenizer needs {VOCABULARY} or more")
+        if self.blocks > MAX_BLOCKS:
+            raise InputError(f"config: blocks is {self.blocks}; {MAX_BLOCKS} are the most")
         if self.width % self.heads:
             raise InputError(f"config: heads ({self.heads}) must divide width ({self.width})")
         if self.head_width % 2:

@@ -80,8 +80,10 @@ def sample(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> 
     """Draw an id for each row of logits (R,V) from softmax(logits / temperature); temperature 0 takes the largest."""
     if temperature == 0:
         return logits.argmax(axis=-1)
-    logits = logits.astype(np.float64)                                    # a temperature near 0 must not overflow
-    return (logits / temperature + rng.gumbel(size=logits.shape)).argmax(axis=-1)    # Gumbel noise makes argmax a draw
+    logits = logits - logits.max(axis=-1, keepdims=True).astype(np.float64)    # <= 0, so that ...
+    with np.errstate(over="ignore"):                                      # ... a temperature near 0 gives 0 and -inf
+        logits = logits / temperature
+    return (logits + rng.gumbel(size=logits.shape)).argmax(axis=-1)    # Gumbel noise makes argmax a draw
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ if __name__ == "__main__":
 
 import json
 import os
+import warnings
 
 import numpy as np
 
@@ -39,6 +40,7 @@ CLIP = 1.0              # longest gradient taken as it is
 SAVE_EVERY = 20         # steps between two writings of last/
 EVALUATE_EVERY = 100    # steps between two looks at the dev tasks, beside those at every save
 DEV_TASKS = 8           # of each family
+MAX_TOKENS = 2**20      # of a batch
 SHOWN = 3               # completions shown with them
 INIT_STREAM = 0         # of the seed: the initial weights; the batches have another
 
@@ -136,7 +138,7 @@ def settings_of(args: Any) -> dict[str, Any]:
     defaults = DEFAULTS[args.preset or "full"] | COMMON | {"preset": "full"}
     given = {name: value for name, value in vars(args).items() if name in defaults and value is not None}
     if args.resume:
-        settings = resume_settings(args.out, given, free=("steps", "save_at"))
+        settings = resume_settings(args.out, defaults, given, free=("steps", "save_at", "learning_rate"))
     else:
         settings = begin_settings(args.out, defaults, given)
     if max(given.get("save_at", ()), default=0) > settings["steps"]:      # default ones beyond it are never reached
@@ -144,6 +146,9 @@ def settings_of(args: Any) -> dict[str, Any]:
     context = PRESETS[settings["preset"]].context
     if settings["sequence_length"] > context:
         raise InputError(f"--sequence-length {settings['sequence_length']} exceeds the model's context, {context}")
+    tokens = settings["batch_size"] * settings["sequence_length"]
+    if tokens > MAX_TOKENS:
+        raise InputError(f"--batch-size {settings['batch_size']}: {tokens:,} tokens a step are more than {MAX_TOKENS:,}")
     return settings
 
 
@@ -159,7 +164,7 @@ def main() -> int:
     parser.add_argument("--steps", type=positive_int, help=f"steps to train for {by_preset('steps')}")
     parser.add_argument("--batch-size", type=positive_int, help=f"rows of a batch {by_preset('batch_size')}")
     parser.add_argument("--sequence-length", type=positive_int, help="tokens of a row (default: 128)")
-    parser.add_argument("--learning-rate", type=positive_float, help=f"constant {by_preset('learning_rate')}")
+    parser.add_argument("--learning-rate", type=positive_float, help=f"constant; may change on --resume {by_preset('learning_rate')}")
     parser.add_argument("--weight-decay", type=non_negative_float, help="of matrices, a step and learning rate (default: 0.1)")
     parser.add_argument("--seed", type=non_negative_int, help="of the initial weights and the batches (default: 0)")
     parser.add_argument("--out", type=Path, default=Path("checkpoints/pretrain"), help="folder to write")
@@ -167,6 +172,7 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
     parser.add_argument("--threads", type=positive_int, default=min(4, os.cpu_count() or 1), help="changes speed alone")
     args = parser.parse_args()
+    warnings.simplefilter("ignore", RuntimeWarning)                       # `clip` tells of numbers gone wrong, in one line
     finished = train(settings_of(args), args.out, args.threads, args.resume)
     print(table(args.out / "metrics.jsonl"))
     return 0 if finished else 130

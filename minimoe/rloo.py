@@ -20,6 +20,7 @@ verdict; last/, from which --resume goes on, and a folder for each step of --sav
 import json
 import os
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -250,7 +251,7 @@ def settings_of(args: Any) -> dict[str, Any]:
     """Return the settings of the run that the command line asks for."""
     given = {name: value for name, value in vars(args).items() if name in DEFAULTS and value is not None}
     if args.resume:
-        settings = resume_settings(args.out, given, free=("groups", "save_at"))
+        settings = resume_settings(args.out, DEFAULTS, given, free=("groups", "save_at", "learning_rate"))
     else:
         settings = begin_settings(args.out, DEFAULTS, given)
     if max(given.get("save_at", ()), default=0) > settings["groups"]:
@@ -287,6 +288,7 @@ def main() -> int:
     option("--resume", action="store_true", help="go on with the run in --out")
     option("--threads", type=positive_int, default=min(4, os.cpu_count() or 1), help="changes speed alone")
     args = parser.parse_args()
+    warnings.simplefilter("ignore", RuntimeWarning)                       # `clip` tells of numbers gone wrong, in one line
     finished, dev = train(settings_of(args), args.out, args.threads, args.resume)
     print(table(dev))
     return 0 if finished else 130

@@ -87,6 +87,31 @@ def test_a_softmax_without_its_sum_fails():
     assert [row.verdict for row in report.rows] == ["FAILED", "ok"]
 
 
+class Spoiling(Layer):
+    """y = x * weight, whose backward is right the first time."""
+
+    def __init__(self, fault):
+        self.weight, self.fault = Parameter(draw(4)), fault
+
+    def forward(self, x):
+        return x * self.weight.data, x.copy()
+
+    def backward(self, dy, saved, grads):
+        x = saved
+        if self.fault == "= for +=":
+            grads[self.weight] = (dy * x).sum(axis=0)
+        else:
+            grads[self.weight] += (dy * x).sum(axis=0)
+        if self.fault == "writes into saved":
+            x *= dy
+        return dy * self.weight.data
+
+
+@pytest.mark.parametrize("fault", ["= for +=", "writes into saved", None])
+def test_backward_must_be_right_the_second_time_too(fault):
+    assert [row.verdict for row in check(Spoiling(fault), draw(3, 4)).rows] == ["ok", "FAILED" if fault else "ok"]
+
+
 def test_a_failure_names_coordinate_analytic_numeric_and_h():
     x, r = draw(2, 3, 7), np.random.default_rng(2).standard_normal((2, 3, 7))
     layer = Faulty(lambda g: g + (np.arange(42).reshape(2, 3, 7) == 40))
@@ -161,6 +186,17 @@ def test_a_probe_that_changes_a_choice_is_drawn_again():
 def test_no_probe_left_is_a_failure():
     [row] = check(Jump(), np.full(5, 1e-7)).rows
     assert row.verdict == "FAILED" and "every probe" in row.detail and row.coordinates == 0
+
+
+def test_nan_at_one_end_of_a_probe_is_a_failure():
+    class Hole(Jump):
+        def forward(self, x):
+            return np.where(x < 0, np.nan, x), None
+
+    x = np.ones(5)
+    x[3] = 1e-7
+    [row] = check(Hole(), x, objective=projection(np.ones(5)), coordinates=5).rows
+    assert row.verdict == "FAILED" and row.detail == "at (3,): analytic 1, numeric nan, h = 1e-05"
 
 
 class Scaled(Layer):

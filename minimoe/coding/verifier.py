@@ -2,11 +2,11 @@
 
     verify(task, task.prompt + completion).status
 
-A reward invites whatever earns it, and a model that is trained on a reward tries everything. So generated text is never
-compiled: it is read as a sentence of a small language, one `return` of an expression, and what that language has no rule for
-is invalid. There are no attributes, so there is nothing to reach; no loops and no definitions, so no part of an expression
-is worked out more than once a case; nothing that changes a value, so the hidden cases stay as they are; and no value larger
-than LIMIT. That bounds time and memory without a clock or a second process. What is allowed means what it means in Python.
+A model trained on a reward tries whatever might earn it. So generated text is never compiled: it is read as a sentence of a
+small language, one `return` of an expression, and what that language has no rule for is invalid. It has no attributes, so
+there is nothing to reach. It has no loops and no definitions, so no part of an expression is worked out twice in a case.
+Nothing in it changes a value, so the hidden cases stay as they are. And no value is larger than LIMIT. That bounds time and
+memory without a clock or a second process. What is allowed means exactly what it means in Python.
 """
 
 import ast
@@ -103,11 +103,9 @@ def read(task: Task, source: str) -> ast.expr:
     if not source.startswith(header := f"def {task.name}({task.argument}):"):
         raise NotAllowed(f"does not begin with {header}")
     try:
-        tree = ast.parse(source)
-    except SyntaxError as error:
-        raise NotAllowed(f"not Python: {error.msg}, line {error.lineno}") from None
-    except Exception as error:  # MemoryError or RecursionError, when the parser has no room
-        raise NotAllowed(f"not read by Python's parser: {type(error).__name__}") from None
+        tree = ast.parse(source, task.name)
+    except Exception as error:  # SyntaxError, or MemoryError or RecursionError when the parser has no room
+        raise NotAllowed(f"{type(error).__name__}: {error}") from None
     if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
         raise NotAllowed(f"more than {MAX_NODES} nodes")
     match tree.body:

@@ -4,6 +4,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minimoe import files
 from minimoe.errors import InputError
 from minimoe.model import MiniMoE
@@ -13,7 +15,13 @@ MOMENTS, RUN = "optimizer.safetensors", "run.json"
 
 
 def save_training(folder: Path, model: MiniMoE, optimizer: AdamW, run: dict[str, Any]) -> None:
-    """Write model, moments and `run` (what JSON can hold), all or nothing. `from_pretrained` can read the folder too."""
+    """Write model, moments and `run` (what JSON can hold), all or nothing. `from_pretrained` can read the folder too.
+
+    Raises `InputError` instead of saving weights that are not numbers over good ones.
+    """
+    for name, parameter in model.named_parameters():
+        if not np.isfinite(parameter.data).all():
+            raise InputError(f"{name} holds NaN or infinity; {folder} was left as it was. Try a lower learning rate")
     moments = {f"m.{name}": m for name, m in optimizer.m.items()} | {f"v.{name}": v for name, v in optimizer.v.items()}
     files.write_folder(folder, {**model.checkpoint_files(), MOMENTS: moments, RUN: {"updates": optimizer.t, **run}})
 
@@ -21,7 +29,10 @@ def save_training(folder: Path, model: MiniMoE, optimizer: AdamW, run: dict[str,
 def load_run(folder: Path) -> dict[str, Any]:
     """Return the `run` that was saved. Raises `InputError` where there is none."""
     files.recover(folder)
-    return files.read_json(folder / RUN)
+    run = files.read_json(folder / RUN)
+    if not isinstance(run.get("updates"), int):
+        raise InputError(f"{folder / RUN} does not say how many updates were made; it is not of a run of training")
+    return run
 
 
 def load_moments(folder: Path, optimizer: AdamW) -> None:
@@ -42,15 +53,20 @@ def begin_settings(out: Path, defaults: dict[str, Any], given: dict[str, Any]) -
     return defaults | given
 
 
-def resume_settings(out: Path, given: dict[str, Any], free: Collection[str]) -> dict[str, Any]:
+def resume_settings(
+    out: Path, defaults: dict[str, Any], given: dict[str, Any], free: Collection[str]
+) -> dict[str, Any]:
     """Return the settings of the run in `out`, of which only the `free` ones may be given anew.
 
-    The first of `free` says where the run ends. Raises `InputError` if there is no run, or it contradicts what is given.
+    The first of `free` says where the run ends. Raises `InputError` if there is no run, or one of another command, whose
+    `defaults` have other names, or one that contradicts what is given.
     """
     if not out.is_dir():
         raise InputError(f"there is no run in {out}; leave out --resume to begin one")
     run = load_run(out / "last")
-    settings, done, end = run["settings"], run["updates"], next(iter(free))
+    settings, done, end = run.get("settings"), run["updates"], next(iter(free))
+    if not isinstance(settings, dict) or settings.keys() != defaults.keys():
+        raise InputError(f"{out / 'last' / RUN} is not of a run that this command began; choose another --out")
     for name, value in given.items():
         if name not in free and value != settings[name]:
             option = "--" + name.replace("_", "-")
