@@ -92,7 +92,7 @@ def check(
 
     Every parameter and every float64 input is probed at `coordinates` random places and along one random direction.
     Tensors named in `zero` must have no gradient; every other must have one that can be seen. Neither the layer nor the
-    inputs are changed. Raises `InputError` for float32.
+    inputs are changed. Raises `InputError` for float32, and for a backward that returns other gradients than inputs.
     """
     rng = np.random.default_rng([seed, STREAM])
     inputs = tuple(np.array(x) for x in inputs)                           # our own: they will be perturbed
@@ -108,7 +108,9 @@ def check(
     grads = layer.zero_grads()
     for _ in range(2):                                                    # backward adds, and spoils nothing in `saved`
         dinputs = layer.backward(dy, saved, grads, **keywords)
-    dinputs = dinputs if isinstance(dinputs, tuple) else (dinputs,)
+    dinputs = dinputs if isinstance(dinputs, tuple) else (dinputs,) if floats else ()
+    if [np.shape(dx) for dx in dinputs] != [x.shape for x in floats]:
+        raise InputError("backward must return one gradient for each float input of forward, of the same shape")
 
     tensors = [(f"input {i}" if len(floats) > 1 else "input", x, dx) for i, (x, dx) in enumerate(zip(floats, dinputs))]
     tensors += [(name, p.data, grads[p] / 2) for name, p in parameters.items()]

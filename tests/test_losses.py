@@ -94,7 +94,7 @@ def test_microbatches_of_unequal_length_give_the_mean_over_tokens():
 
 
 def check_rloo():
-    """Raise `AssertionError` unless the expected update, all groups enumerated, is the gradient of the expected reward."""
+    """Raise `AssertionError` unless the update, averaged over all groups, is the gradient of the expected reward."""
     logits, rewards = np.array([0.3, -0.8, 1.1]), np.array([1.0, -0.1, 0.4])
     V, G, temperature, h = len(logits), 3, 0.7, 1e-5
 

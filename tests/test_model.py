@@ -80,6 +80,7 @@ def test_names_and_shapes_of_the_full_model():
         ({"heads": 5}, "heads (5) must divide width (192)"),
         ({"heads": 64}, "width / heads is 3; rotary positions need an even head width"),
         ({"blocks": 0}, "blocks is 0"),
+        ({"blocks": 1025}, "blocks is 1025; 1024 are the most"),
         ({"streams": -1}, "streams is -1"),
         ({"width": True}, "width is True"),
         ({"width": 192.0}, "width is 192.0"),

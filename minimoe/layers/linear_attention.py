@@ -74,7 +74,7 @@ class LinearAttention(Layer):
         attended = numerator / denominator                                # (B,T,H,K)
         y, saved_out = self.out.forward(attended.reshape(B, T, H * K))
         saved = saved_qkv, phi, saved_rope, chunks, z, denominator, attended, saved_out
-        return y, saved, LinearState(state.position + T, kv, past)
+        return y, saved, LinearState(state.position + T, kv, past.copy())
 
     def backward(self, dy: np.ndarray, saved: Any, grads: Grads) -> np.ndarray:
         saved_qkv, phi, saved_rope, chunks, z, denominator, attended, saved_out = saved
