@@ -37,13 +37,13 @@ def settle() -> None:
 
 
 def program() -> str:
-    """The command's name as its messages begin with it: `minimoe.pretrain` for `python -m minimoe.pretrain`."""
+    """Return the command's name, with which its messages begin: `minimoe.pretrain` for `python -m minimoe.pretrain`."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec.name if spec else os.path.basename(sys.argv[0])
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Keeps the description's line breaks, and shows every default that says something."""
+    """Keep the description's line breaks, and show every default that says something."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default is None or action.default is False:
@@ -104,7 +104,7 @@ def _number(text: str, kind: type, least: float, most: float, expected: str):
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
-    """Runs a command and exits with what it returns: `if __name__ == "__main__": run(main)`.
+    """Run a command and exit with what it returns: `if __name__ == "__main__": run(main)`.
 
     What the user can mend (bad input, no permission, a full disk, too little memory) is one line on stderr and exit
     code 2. Ctrl-C exits with 130 and a closed pipe with 141, as the shell has it. Any other exception is a bug, and
@@ -131,7 +131,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
 
 def fail(message: str, status: int = 2) -> NoReturn:
-    """Prints one line on stderr, the command's name in front, and exits."""
+    """Print one line on stderr, the command's name in front, and exit."""
     print(f"{program()}: {' '.join(message.splitlines())}", file=sys.stderr)
     sys.exit(status)
 

@@ -28,11 +28,11 @@ SUFFIXES = (".json", ".safetensors")
 
 
 def write_folder(folder: str | Path, files: Mapping[str, object]) -> None:
-    """Makes `folder` hold exactly `files`, all at once: another reader sees the old files or the new ones.
+    """Make `folder` hold exactly `files`, all at once: another reader sees the old files or the new ones.
 
     `files` maps `*.safetensors` to a dict of arrays (any strides) and `*.json` to what JSON can say. If anything fails
-    the old folder stays. InputError if `folder` is a file, or holds anything but *.json and *.safetensors files, which
-    a swap would delete.
+    the old folder stays. Raises `InputError` if `folder` is a file, or holds anything but *.json and *.safetensors files,
+    which a swap would delete.
     """
     folder, new, old = _siblings(folder)
     recover(folder)
@@ -55,14 +55,14 @@ def write_folder(folder: str | Path, files: Mapping[str, object]) -> None:
 
 
 def recover(folder: str | Path) -> None:
-    """Brings back the old folder if a write was killed in the middle of its swap. Call it before reading."""
+    """Bring back the old folder if a write was killed in the middle of its swap. Call it before reading."""
     folder, _, old = _siblings(folder)
     if old.exists() and not folder.exists():
         os.rename(old, folder)
 
 
 def read_json(path: str | Path) -> dict:
-    """The object in a JSON file. InputError names the file if it is missing, unreadable, not JSON or no object."""
+    """Return the object in a JSON file. Raises `InputError`, naming the file, if there is none to be read."""
     _require_file(path, "a JSON file")
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
@@ -76,10 +76,10 @@ def read_json(path: str | Path) -> dict:
 
 
 def read_tensors(path: str | Path, expected: Mapping[str, tuple[int, ...]], dtype) -> dict[str, np.ndarray]:
-    """The tensors of a safetensors file, which must be those `expected`: name -> shape.
+    """Return the tensors of a safetensors file, which must be those `expected`: name -> shape.
 
-    Returns: arrays of `dtype`, writable, each owning its memory; the file holds float16, float32 or float64.
-    Raises: InputError naming the file and the tensor, for a file that is missing, unreadable, cut or corrupt, a tensor
+    They are arrays of `dtype`, writable, each owning its memory; the file holds float16, float32 or float64. Raises
+    `InputError`, naming the file and the tensor, for a file that is missing, unreadable, cut or corrupt, a tensor
     missing, unexpected, of another shape, not of floats, or with NaN or infinity in it (in `dtype`). Nothing is read
     before every name, shape and dtype in the file's header is as expected, so no header can ask for memory.
     """
@@ -135,7 +135,7 @@ def _refuse_constant(constant: str) -> None:
 
 
 def _siblings(folder: str | Path) -> tuple[Path, Path, Path]:
-    """The folder itself, links followed; the name it is written under; the name it waits under to be replaced."""
+    """Return the folder itself, links followed, the name it is written under, and the one it waits under to be replaced."""
     folder = Path(os.path.realpath(folder))
     return folder, folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.old")
 

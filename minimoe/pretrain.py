@@ -160,17 +160,18 @@ def main() -> int:
         values = [",".join(map(str, d[name])) if name == "save_at" else d[name] for d in (full, nano)]
         return f"(default: {values[0]}; nano: {values[1]})"
 
-    parser.add_argument("--preset", choices=list(DEFAULTS), help="sizes of the model (default: full)")
-    parser.add_argument("--steps", type=positive_int, help=f"steps to train for {by_preset('steps')}")
-    parser.add_argument("--batch-size", type=positive_int, help=f"rows of a batch {by_preset('batch_size')}")
-    parser.add_argument("--sequence-length", type=positive_int, help="tokens of a row (default: 128)")
-    parser.add_argument("--learning-rate", type=positive_float, help=f"constant; may change on --resume {by_preset('learning_rate')}")
-    parser.add_argument("--weight-decay", type=non_negative_float, help="of matrices, a step and learning rate (default: 0.1)")
-    parser.add_argument("--seed", type=non_negative_int, help="of the initial weights and the batches (default: 0)")
-    parser.add_argument("--out", type=Path, default=Path("checkpoints/pretrain"), help="folder to write")
-    parser.add_argument("--save-at", type=steps_list, metavar="STEPS", help=f"steps to keep a checkpoint of {by_preset('save_at')}")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
-    parser.add_argument("--threads", type=positive_int, default=min(4, os.cpu_count() or 1), help="changes speed alone")
+    option = parser.add_argument
+    option("--preset", choices=list(DEFAULTS), help="sizes of the model (default: full)")
+    option("--steps", type=positive_int, help=f"steps to train for {by_preset('steps')}")
+    option("--batch-size", type=positive_int, help=f"rows of a batch {by_preset('batch_size')}")
+    option("--sequence-length", type=positive_int, help="tokens of a row (default: 128)")
+    option("--learning-rate", type=positive_float, help=f"constant; --resume may change it {by_preset('learning_rate')}")
+    option("--weight-decay", type=non_negative_float, help="of matrices, a step and learning rate (default: 0.1)")
+    option("--seed", type=non_negative_int, help="of the initial weights and the batches (default: 0)")
+    option("--out", type=Path, default=Path("checkpoints/pretrain"), help="folder to write")
+    option("--save-at", type=steps_list, metavar="STEPS", help=f"steps to keep a checkpoint of {by_preset('save_at')}")
+    option("--resume", action="store_true", help="go on with the run in --out")
+    option("--threads", type=positive_int, default=min(4, os.cpu_count() or 1), help="changes speed alone")
     args = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)                       # `clip` tells of numbers gone wrong, in one line
     finished = train(settings_of(args), args.out, args.threads, args.resume)

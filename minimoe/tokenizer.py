@@ -11,9 +11,9 @@ VOCABULARY = FIRST_BYTE + 256
 
 
 def encode(text: str) -> list[int]:
-    """The ids of the text's UTF-8 bytes, without special ids.
+    """Return the ids of the text's UTF-8 bytes, without special ids.
 
-    Raises InputError for a lone surrogate, the one thing a Python string can hold that UTF-8 cannot.
+    Raises `InputError` for a lone surrogate, the one thing a Python string can hold that UTF-8 cannot.
     """
     try:
         return [FIRST_BYTE + byte for byte in text.encode("utf-8")]
@@ -22,9 +22,9 @@ def encode(text: str) -> list[int]:
 
 
 def decode(ids: Iterable[int]) -> str:
-    """The text of the ids. Special ids are skipped; bytes that are not UTF-8, or half a character, become U+FFFD.
+    """Return the text of the ids. Special ids are skipped; bytes that are not UTF-8, or half a character, become U+FFFD.
 
-    Raises InputError for an id outside 0..259.
+    Raises `InputError` for an id outside 0..259.
     """
     ids = list(ids)
     for token in ids:
@@ -34,5 +34,5 @@ def decode(ids: Iterable[int]) -> str:
 
 
 def completion_text(ids: Iterable[int]) -> str:
-    """The text before the first EOS, or all of it if there is none. Raises what `decode` raises."""
+    """Return the text before the first EOS, or all of it if there is none. Raises what `decode` raises."""
     return decode(takewhile(lambda token: token != EOS, ids))

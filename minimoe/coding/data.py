@@ -9,11 +9,11 @@ STREAM = 1  # keeps these draws apart from the others made with the same seed
 
 
 def pack(rng: np.random.Generator, rows: int, length: int, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
-    """Rows of examples, each BOS, prompt, solution, EOS; every row starts with a BOS and is cut at `length` exactly.
+    """Return rows of examples, each BOS, prompt, solution, EOS; every row starts with a BOS and is cut at `length` exactly.
 
-    Returns ids (rows, length) int64 and solution (rows, length) bool. `solution` is aligned with `ids`: it marks the
+    They are ids (rows, length) int64 and solution (rows, length) bool. `solution` is aligned with `ids`: it marks the
     tokens of each solution and its EOS. With inputs ids[:, :-1] and targets ids[:, 1:], the targets' mask is
-    solution[:, 1:]. Raises InputError for a split that is not sampled from.
+    solution[:, 1:]. Raises `InputError` for a split that is not sampled from.
     """
     ids = np.empty((rows, length), np.int64)
     solution = np.empty((rows, length), bool)
@@ -29,5 +29,5 @@ def pack(rng: np.random.Generator, rows: int, length: int, split: str = "train")
 
 
 def batch(seed: int, step: int, rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The batch of a step, as `pack` returns it: a function of seed and step alone, so a resumed run redraws it."""
+    """Return the batch of a step, as `pack` does: a function of seed and step alone, so a resumed run redraws it."""
     return pack(np.random.default_rng([seed, STREAM, step]), rows, length)

@@ -84,7 +84,7 @@ PER_FAMILY = {"dev": 32, "confirm": 8}
 
 
 def suffix_at(position: int) -> int:
-    """The suffix at a position of one fixed, well mixed permutation of 0..65535.
+    """Return the suffix at a position of one fixed, well mixed permutation of 0..65535.
 
     Both operations can be undone (xor with a right shift; a product with an odd number, modulo 2**16), so no two
     positions share a suffix. Plain arithmetic, unlike a generator's shuffle, is the same in every version.
@@ -96,9 +96,9 @@ def suffix_at(position: int) -> int:
 
 
 def make_task(family: str, suffix: int, description: int = 0) -> Task:
-    """The task of a family with a suffix, 0..65535, and one of the family's descriptions, by index.
+    """Return the task of a family with a suffix, 0..65535, and one of the family's descriptions, by index.
 
-    The cases depend on the name alone. Raises InputError for an unknown family, suffix or description.
+    The cases depend on the name alone. Raises `InputError` for an unknown family, suffix or description.
     """
     _require("family", family, FAMILIES)
     expression, reference, arguments, descriptions = FAMILIES[family]
@@ -117,9 +117,9 @@ def make_task(family: str, suffix: int, description: int = 0) -> Task:
 
 
 def sample_task(split: str, rng: np.random.Generator, families: Sequence[str] = tuple(FAMILIES)) -> Task:
-    """A task drawn from train, replay or rl: uniform over families, the split's suffixes, and descriptions.
+    """Return a task drawn from train, replay or rl: uniform over families, the split's suffixes, and descriptions.
 
-    Raises InputError for any other split, so that nothing trains on dev or confirm, and for an unknown family.
+    Raises `InputError` for any other split, so that nothing trains on dev or confirm, and for an unknown family.
     """
     _require("split to sample from", split, SAMPLED)
     for family in families:
@@ -130,10 +130,10 @@ def sample_task(split: str, rng: np.random.Generator, families: Sequence[str] = 
 
 
 def fixed_tasks(split: str, per_family: int | None = None, seed: int = 7) -> list[Task]:
-    """The evaluation tasks of dev or confirm, family by family, none twice; always the same for the same seed.
+    """Return the evaluation tasks of dev or confirm, family by family, none twice; always the same for the same seed.
 
     `per_family` is 32 for dev and 8 for confirm unless given; a family's first 8 of 32 are its 8.
-    Raises InputError for any other split, or for more tasks than the split has suffixes.
+    Raises `InputError` for any other split, or for more tasks than the split has suffixes.
     """
     _require("split to evaluate", split, PER_FAMILY)
     positions = SPLITS[split]

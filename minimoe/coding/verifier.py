@@ -50,7 +50,7 @@ def verify(task: Task, source: str) -> Verdict:
     """Judge `source`, a whole function: the task's prompt and a completion.
 
     "invalid" if it is not in the language, "passed" if every case gives the expected value with the expected type, and
-    otherwise "failed". No source makes it raise, print, warn, or take more than 0.1 s or 64 MB. Raises InputError for a
+    otherwise "failed". No source makes it raise, print, warn, or take more than 0.1 s or 64 MB. Raises `InputError` for a
     task without cases, which anything would pass.
     """
     total = len(task.cases)
@@ -78,12 +78,12 @@ def verify(task: Task, source: str) -> Verdict:
 
 
 def short(value: object) -> str:
-    """The value as Python writes it, cut to 60 characters."""
+    """Return the value as Python writes it, cut to 60 characters."""
     return f"{elided(value):.60}"
 
 
 def same(value: object, expected: object) -> bool:
-    """Whether two values are equal and of one type, items too: True is not 1, 1.0 is not 1, and NaN is not even NaN."""
+    """Say whether two values are equal and of one type, items too: True is not 1, 1.0 is not 1, and NaN is not even NaN."""
     if type(value) is not type(expected):
         return False
     if isinstance(expected, (list, tuple)):
@@ -92,7 +92,7 @@ def same(value: object, expected: object) -> bool:
 
 
 def read(task: Task, source: str) -> ast.expr:
-    """Return the expression that the source returns. Raises NotAllowed unless that is all that it does."""
+    """Return the expression that the source returns. Raises `NotAllowed` unless that is all that it does."""
     if len(source) > MAX_CHARACTERS:
         raise NotAllowed(f"longer than {MAX_CHARACTERS} characters")
     if found := STRANGE.search(source):
@@ -117,7 +117,7 @@ def read(task: Task, source: str) -> ast.expr:
 
 
 def build(node: ast.expr, argument: str) -> Expression:
-    """Return the expression as a function of the argument. Raises NotAllowed for what has no rule here.
+    """Return the expression as a function of the argument. Raises `NotAllowed` for what has no rule here.
 
     `node` is looked at once, here; the closures that are returned call each other, in Python's order, for every case.
     """
@@ -195,7 +195,7 @@ def build(node: ast.expr, argument: str) -> Expression:
 
 
 def size(value: object) -> int:
-    """The bits of an integer, the characters of a string, and of a list or tuple one for each item beside its size.
+    """Return the bits of an integer, the characters of a string, and of a list or tuple one for each item beside its size.
 
     An item counts as often as it occurs: a list that holds one list a thousand times is as large as it looks.
     """
@@ -209,7 +209,7 @@ def size(value: object) -> int:
 
 
 def bounded(value: Any) -> Any:
-    """Return the value. Raises NotAllowed if it is larger than LIMIT."""
+    """Return the value. Raises `NotAllowed` if it is larger than LIMIT."""
     if size(value) > LIMIT:
         raise NotAllowed
     return value

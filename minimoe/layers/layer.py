@@ -10,7 +10,7 @@ that is absent from it is frozen: nobody computes its gradient, but the gradient
 arrays in `saved` are the discrete choices of a forward (which expert, which key): constants to backward.
 
 Letters in shapes: B batch, T time, D width, H heads, K head width, E experts, F expert width, S streams, V vocabulary,
-N = B*T rows, R rows gathered for the experts. `dx` is the gradient of the scalar loss with respect to `x`, and has x's shape.
+N = B*T rows, R rows gathered for the experts. `dx` is the gradient of the scalar loss with respect to `x`, of x's shape.
 """
 
 from collections.abc import Callable, Iterator, Sequence

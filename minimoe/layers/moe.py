@@ -61,7 +61,7 @@ class MoE(Layer):
         dweights.reshape(-1)[saved.order] = np.einsum("rd,rd->r", dslots, saved.outputs)    # y += weight * output
         doutputs = dslots * saved.weights.reshape(-1)[saved.order, None]  # y += weight * output
         dgathered = self.experts.backward(doutputs, saved.experts, grads)
-        dslots[saved.order] = dgathered                                   # gathered = rows[order // k]: a row's k copies add up
+        dslots[saved.order] = dgathered                                   # gathered = rows[order // k]: a row's copies add up
         dx = dslots.reshape(*saved.chosen.shape, -1).sum(axis=1)          # (N,D)
         dx += self.shared.backward(drows, saved.shared, grads)
 

@@ -1,4 +1,4 @@
-"""Sparse attention: each query of each head keeps the keys with its `top_k` largest scores, and softmax is over those alone.
+"""Sparse attention: each query of each head keeps the keys with its `top_k` largest scores; softmax is over those alone.
 
 The selection is a constant to backward. Every score is computed before it is judged, so at this size selection saves no
 arithmetic; it shows what a sparse layer computes.
@@ -20,7 +20,7 @@ from minimoe.layers.softmax import softmax, softmax_backward
 @dataclass(frozen=True)
 class SparseState(State):
     position: np.ndarray  # (B,) positions read
-    keys: np.ndarray      # (B,L,H,K) rotated keys of the past, the latest last; a row that has read fewer than L starts later
+    keys: np.ndarray      # (B,L,H,K) rotated keys of the past, the latest last; a row that has read fewer starts later
     values: np.ndarray    # (B,L,H,K)
 
     @classmethod
@@ -86,7 +86,7 @@ class SparseAttention(Layer):
 
     def hide_unseen(self, position: np.ndarray, T: int, L: int) -> np.ndarray:
         """Return what to add to the scores: -inf for a key after the query or before the row's first position. (B,1,T,L)"""
-        age = np.arange(T)[:, None] + L - T - np.arange(L)                # (T,L) positions from key to query; < 0 is the future
+        age = np.arange(T)[:, None] + L - T - np.arange(L)                # (T,L) positions from key to query; future: < 0
         read = position[:, None, None, None] + np.arange(T)[:, None]      # (B,1,T,1) positions before the query
         return np.where((age >= 0) & (age <= read), 0, -np.inf).astype(self.out.weight.data.dtype)
 

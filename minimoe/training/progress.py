@@ -21,7 +21,7 @@ BAR = 30  # columns at most
 
 
 class Progress:
-    """Follows a loop from step `start` (steps already done) to step `total`. Make it right before the loop.
+    """Follow a loop from step `start` (steps already done) to step `total`. Make it right before the loop.
 
     path: the JSON Lines file, kept up to step `start` and appended to; a run from 0 begins it anew. None: no file.
     shown: the metrics to show, which are written all the same; None: all of them.
@@ -52,7 +52,7 @@ class Progress:
         self.since = perf_counter()
 
     def update(self, step: int, tokens: int, **metrics) -> None:
-        """Records that `step` is done, `tokens` having been seen since step 0, and shows it.
+        """Record that `step` is done, `tokens` having been seen since step 0, and show it.
 
         Writes {"step", each metric, "tokens", "seconds"}: seconds since the last update, pauses left out. Metrics are
         numbers, NumPy scalars or arrays, or lists of them; floats keep every digit. JSON has no NaN or infinity: they
@@ -74,7 +74,7 @@ class Progress:
             print(self._compose(step, metrics), file=self.stream, flush=True)
 
     def message(self, text: str) -> None:
-        """Prints `text` above the live line."""
+        """Print `text` above the live line."""
         if self.line:
             self._draw("")
         print(text, file=self.stream, flush=True)
@@ -91,7 +91,7 @@ class Progress:
             self.since += perf_counter() - begin
 
     def close(self) -> None:
-        """Ends the live line and closes the file; twice is the same as once."""
+        """End the live line and close the file; twice is the same as once."""
         if self.line:
             print(file=self.stream, flush=True)
             self.line = ""
@@ -127,16 +127,16 @@ class Progress:
         return (head + shown + tail)[:width]
 
     def _draw(self, line: str) -> None:
-        """Overwrites the live line; an empty one wipes it."""
+        """Overwrite the live line; an empty one wipes it."""
         blank = " " * (_columns(self.stream) - 1)
         self.stream.write(f"\r{blank}\r{line}")
         self.stream.flush()
 
 
 def truncate(path: str | Path, step: int) -> None:
-    """Drops the lines of a metrics file after `step`, and any line that a kill cut short, all at once.
+    """Drop the lines of a metrics file after `step`, and any line that a kill cut short, all at once.
 
-    Does nothing if there is no such file.
+    Do nothing if there is no such file.
     """
     path = Path(path)
     if not path.exists():
