@@ -48,12 +48,13 @@ from minimoe.training.checkpoint import begin_settings, load_moments, load_run, 
 from minimoe.training.losses import leave_one_out, log_softmax
 from minimoe.training.objective import sampled_gradients
 from minimoe.training.optim import AdamW, clip
-from minimoe.training.parallel import Workers
+from minimoe.training.parallel import Workers, microbatches
 from minimoe.training.progress import Progress, truncate
 
 CLIP = 1.0              # longest gradient taken as it is, of the policy and of the replay each
 SAVE_EVERY = 12         # steps between two writings of last/
 EVALUATE_EVERY = 24     # steps between two looks at the dev tasks, beside those before the first step and after the last
+DEV_TASKS = 8           # of each family
 REPLAY_LENGTH = 129     # tokens of a replayed row
 SHOWN = ("reward", "passed", "invalid", "entropy", "kl", "replay_loss")
 TASK_STREAM, SAMPLE_STREAM, REPLAY_STREAM = 2, 3, 4    # of the seed; pretraining has 0 and 1
@@ -153,7 +154,7 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
     learns = trainable(settings["train_scope"], model)
     parameters = {name: parameter for name, parameter in model.named_parameters() if learns(name)}
     optimizer = AdamW(parameters, settings["learning_rate"], weight_decay=0.0)
-    dev = fixed_tasks("dev")
+    dev = fixed_tasks("dev", DEV_TASKS)
     if resume:
         load_moments(out / "last", optimizer)
         state = load_run(out / "last")
@@ -187,7 +188,8 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
             total: Grads = {}
             ids, weights, _ = policy_rows(group)
             grads, _, logits = sampled_gradients(model, ids, weights * settings["policy"], workers, temperature)
-            metrics = describe(group, logits, base.forward(ids[:, :-1])[0], temperature)
+            start = workers.map(lambda part: base.forward(part[0])[0], microbatches(ids[:, :-1]))
+            metrics = describe(group, logits, np.concatenate(list(start)), temperature)
             metrics["gradient_norm"] = add_clipped(total, grads, parameters)
             if settings["replay"]:
                 rng = np.random.default_rng([seed, REPLAY_STREAM, step])

@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import product
 from random import Random
-from unittest.mock import Mock
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -59,7 +59,7 @@ def agrees(expression, x=None):
     if error:
         assert ours == f"raised {error}", (expression, x)
         return "error"
-    assert ours.startswith("gave ") and (outcome(expression, x, value) == "" or value != value), (expression, x, value)
+    assert ours.startswith("gave ") and outcome(expression, x, value) == "", (expression, x, value)
     return "value"
 
 
@@ -150,8 +150,8 @@ def test_a_layout_is_pythons_to_judge():
     "x + 1 # é", "x + 1\0", "x + '\ud800'", "x + 1\x0c", "x + 1if x else 1", "x + 1.if x else 1", "x + 0x1", "x + 1j",
     "'\\d'", "x + y", "f", "abs", "x(1)", "abs(x)(1)", "print(x)", "sum(x, start=1)", "max(*x)", "max(**x)", "x.real",
     "x is 1", "x is not None", "1 < x is 1", "x @ x", "lambda: x", "[x for x in x]", "(y := x)", "f'{x}'", "{x}",
-    "{x: x}", "[*x]", "b'a'", "...", "x[*x]", "(yield)", "await x", "'" + "a" * 257 + "'", "" + "9" * 90,
-    "" + "9" * 900 + "z",
+    "{x: x}", "[*x]", "b'a'", "...", "x[*x]", "(yield)", "await x", "'" + "a" * 257 + "'", "9" * 90,
+    "9" * 900 + "z",
 ]], ids=ascii)
 def test_what_is_not_in_the_language_is_invalid(source):
     with warnings.catch_warnings(record=True) as caught:
@@ -174,9 +174,9 @@ def test_limits_on_the_source_are_sharp():
 
 
 @pytest.mark.parametrize("error", [MemoryError, RecursionError("too deep"), ValueError("null bytes")])
-def test_a_parser_that_gives_up_makes_a_source_invalid(error, monkeypatch):
-    monkeypatch.setattr("ast.parse", Mock(side_effect=error))
-    status, _, _, reason = judge("double", "x * 2")
+def test_a_parser_that_gives_up_makes_a_source_invalid(error):
+    with patch("ast.parse", side_effect=error):
+        status, _, _, reason = judge("double", "x * 2")
     assert status == "invalid" and "Error: " in reason
 
 
@@ -185,7 +185,7 @@ def test_reason_says_what_went_wrong_and_stays_short():
     assert judge("double", "x * x // x").reason == "16 of 16 cases wrong, first f(0) raised ZeroDivisionError"
     assert judge("even", "x % 2").reason == "16 of 16 cases wrong, first f(0) gave 0, not True"
     assert judge("double", "x.real").reason == "Attribute is not allowed, line 3, column 12"
-    assert judge("double", "x +").reason == "SyntaxError: invalid syntax (f, line 3)"
+    assert judge("double", "x +").reason == "SyntaxError: invalid syntax (<source>, line 3)"
     for long in "9" * 70, "'" + "ab" * 100 + "'", "[" + "x, " * 50 + "]", "[[[0] * 5] * 5] * 5":
         task = replace(TASKS["double"], cases=((("a" * 10**6,), "b" * 10**6),))
         assert len(verify(task, f"def f(x): return {long}").reason) < 250

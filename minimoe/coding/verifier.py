@@ -2,11 +2,12 @@
 
     verify(task, task.prompt + completion).status
 
-A model trained on a reward tries whatever might earn it. So generated text is never compiled: it is read as a sentence of a
-small language, one `return` of an expression, and what that language has no rule for is invalid. It has no attributes, so
-there is nothing to reach. It has no loops and no definitions, so no part of an expression is worked out twice in a case.
-Nothing in it changes a value, so the hidden cases stay as they are. And no value is larger than LIMIT. That bounds time and
-memory without a clock or a second process. What is allowed means exactly what it means in Python.
+A model trained on a reward tries whatever might earn it. So generated text is never compiled. It is read as a sentence
+of a small language, one `return` of an expression, and what that language has no rule for is invalid. It has no
+attributes, so there is nothing to reach. It has no loops or definitions, so no part of an expression is worked out
+twice in a case. Nothing in it changes a value, so the hidden cases stay as they are. And no value may be larger than
+LIMIT. That bounds time and memory without a clock or a second process. What is allowed means exactly what it means in
+Python.
 """
 
 import ast
@@ -26,8 +27,8 @@ MAX_BRACKETS = 32      # opened in the source, so no more are nested
 MAX_NODES = 100        # of the syntax tree
 LIMIT = 256            # on the size of any value, as `size` counts it
 
-# Characters that no task needs; a backslash, whose unknown escapes make Python's parser warn; and a number with a letter
-# right after it (`1if`, which warns too, and 1j, 0xff, 1e999).
+# Characters that no task needs; a backslash, whose unknown escapes make Python's parser warn; and a number with a
+# letter right after it, as in `1if`, which warns too, or 1j, 0xff and 1e999.
 STRANGE = re.compile(r"[^\t\r\n -~]|\\|\b\d[\d_]*\.?[A-Za-z]")
 
 Expression: TypeAlias = Callable[[Any], Any]  # the value of an expression, given the argument of the function
@@ -50,8 +51,8 @@ def verify(task: Task, source: str) -> Verdict:
     """Judge `source`, a whole function: the task's prompt and a completion.
 
     "invalid" if it is not in the language, "passed" if every case gives the expected value with the expected type, and
-    otherwise "failed". No source makes it raise, print, warn, or take more than 0.1 s or 64 MB. Raises `InputError` for a
-    task without cases, which anything would pass.
+    otherwise "failed". No source makes it raise, print, warn, or take more than 0.1 s or 64 MB. Raises `InputError` for
+    a task without cases, which anything would pass.
     """
     total = len(task.cases)
     if not total:
@@ -83,7 +84,7 @@ def short(value: object) -> str:
 
 
 def same(value: object, expected: object) -> bool:
-    """Say whether two values are equal and of one type, items too: True is not 1, 1.0 is not 1, and NaN is not even NaN."""
+    """Say whether two values are equal and of one type, items too: True is not 1, nor is 1.0, and NaN is not NaN."""
     if type(value) is not type(expected):
         return False
     if isinstance(expected, (list, tuple)):
@@ -99,11 +100,11 @@ def read(task: Task, source: str) -> ast.expr:
         raise NotAllowed(f"{ascii(found[0][:20])} is not allowed")
     if sum(map(source.count, "([{")) > MAX_BRACKETS:
         raise NotAllowed(f"more than {MAX_BRACKETS} brackets")
-    # Compared as text, because the model does not write it: no decorator, default, annotation or second argument gets by.
+    # Compared as text, because the model does not write it: no decorator, default or second argument gets by.
     if not source.startswith(header := f"def {task.name}({task.argument}):"):
         raise NotAllowed(f"does not begin with {header}")
     try:
-        tree = ast.parse(source, task.name)
+        tree = ast.parse(source, "<source>")
     except Exception as error:  # SyntaxError, or MemoryError or RecursionError when the parser has no room
         raise NotAllowed(f"{type(error).__name__}: {error}") from None
     if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
@@ -195,7 +196,7 @@ def build(node: ast.expr, argument: str) -> Expression:
 
 
 def size(value: object) -> int:
-    """Return the bits of an integer, the characters of a string, and of a list or tuple one for each item beside its size.
+    """Return the bits of an integer, the characters of a string, and of a list or tuple each item's size and one more.
 
     An item counts as often as it occurs: a list that holds one list a thousand times is as large as it looks.
     """
@@ -215,8 +216,8 @@ def bounded(value: Any) -> Any:
     return value
 
 
-# Most operators give a value hardly larger than both operands together, so that `bounded` may look at what they gave. Those
-# below do not, or do something else that is better not done: they look at their operands first.
+# Most operators give a value hardly larger than both operands together, so that `bounded` may look at what they gave.
+# Those below do not, or do something else that is better not done: they look at their operands first.
 
 
 def multiply(a: Any, b: Any) -> Any:
@@ -267,8 +268,8 @@ COMPARISONS = {
     ast.GtE: operator.ge, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }
 
-# What a right answer to some task may call. Each takes time and room in proportion to its arguments, or nearly, and hands on
-# no iterator, whose length could not be seen. (`pow` has no third argument here: with it, it is slow.)
+# What a right answer to some task may call. Each takes time and room nearly in proportion to its arguments, and none
+# gives an iterator, which `size` could not see into. `pow` has no third argument here: with one, it is slow.
 BUILTINS = {
     "abs": abs, "bool": bool, "int": int, "len": len, "list": list, "max": max, "min": min, "pow": power,
     "sorted": sorted, "str": str, "sum": sum,
