@@ -85,6 +85,11 @@ def non_negative_float(text: str) -> float:
     return _number(text, float, 0.0, sys.float_info.max, "a finite number, 0 or above")
 
 
+def finite_float(text: str) -> float:
+    """An argument type: any number but infinity and NaN."""
+    return _number(text, float, -sys.float_info.max, sys.float_info.max, "a finite number")
+
+
 def steps_list(text: str) -> tuple[int, ...]:
     """An argument type: "80,100,200" as whole numbers above 0, sorted, each once; "" is no step at all."""
     try:

@@ -66,11 +66,11 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
         load_moments(out / "last", optimizer)
     done = optimizer.t
 
-    def save() -> None:
-        save_training(out / "last", model, optimizer, {"settings": settings})
+    def save(step: int) -> None:
+        save_training(out / "last", model, optimizer, step, {"settings": settings})
 
     if not resume:
-        save()
+        save(0)
     counts = model.parameter_counts()
     dev = fixed_tasks("dev", DEV_TASKS)
     with (
@@ -100,7 +100,7 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
             progress.update(step, step * settings["batch_size"] * length, **metrics)
             with progress.paused():
                 if step % SAVE_EVERY == 0 or step == steps or stop.requested:
-                    save()
+                    save(step)
             if stop.requested and step < steps:
                 progress.message(f"stopped after step {step}; to go on: python -m minimoe.pretrain --resume --out {out}")
                 return False

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minimoe.cli import (
-    Parser, non_negative_float, non_negative_int, positive_float, positive_int, run, settle, steps_list, until_interrupt,
+    Parser, finite_float, non_negative_float, non_negative_int, positive_float, positive_int, run, settle, steps_list,
+    until_interrupt,
 )
 
 if __name__ == "__main__":
@@ -159,15 +160,15 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
         load_moments(out / "last", optimizer)
         state = load_run(out / "last")
     else:
-        state = {"settings": settings, "tokens": 0, "dev": {"0": solved_by_family(greedy(model, dev))}}
+        state = {"tokens": 0, "dev": {"0": solved_by_family(greedy(model, dev))}}
     state["settings"] = settings
-    done = optimizer.t
+    done = state.get("step", 0)
 
-    def save() -> None:
-        save_training(out / "last", model, optimizer, state)
+    def save(step: int) -> None:
+        save_training(out / "last", model, optimizer, step, state)
 
     if not resume:
-        save()
+        save(0)
     rollouts = out / "rollouts.jsonl"
     truncate(rollouts, done)
     with (
@@ -190,7 +191,9 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
             grads, _, logits = sampled_gradients(model, ids, weights * settings["policy"], workers, temperature)
             start = workers.map(lambda part: base.forward(part[0])[0], microbatches(ids[:, :-1]))
             metrics = describe(group, logits, np.concatenate(list(start)), temperature)
-            metrics["gradient_norm"] = add_clipped(total, grads, parameters)
+            metrics["gradient_norm"] = 0.0
+            if group.advantages.any() and settings["policy"]:
+                metrics["gradient_norm"] = add_clipped(total, grads, parameters)
             if settings["replay"]:
                 rng = np.random.default_rng([seed, REPLAY_STREAM, step])
                 ids, solution = pack(rng, settings["replay_batch"], REPLAY_LENGTH, split="replay")
@@ -198,7 +201,8 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
                 grads, loss, _ = sampled_gradients(model, ids, learned * settings["replay"], replayers)
                 metrics["replay_loss"] = loss / settings["replay"]
                 metrics["replay_gradient_norm"] = add_clipped(total, grads, parameters)
-            optimizer.step(total, run=workers.map)
+            if total:                                                     # else nothing was learned: no step, no momentum
+                optimizer.step(total, run=workers.map)
             metrics |= {**seconds, "updating_seconds": time.perf_counter() - begin, "family": task.family}
 
             with progress.paused():
@@ -215,7 +219,7 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
             progress.update(step, state["tokens"], **metrics)
             with progress.paused():
                 if step % SAVE_EVERY == 0 or step == groups or stop.requested:
-                    save()
+                    save(step)
             if stop.requested and step < groups:
                 progress.message(f"stopped after group {step}; to go on: python -m minimoe.rloo --resume --out {out}")
                 return False, state["dev"]
@@ -244,9 +248,9 @@ def table(dev: dict[str, dict[str, int]]) -> str:
     return "\n".join(lines)
 
 
-def names_list(text: str) -> tuple[str, ...]:
+def names_list(text: str) -> list[str]:
     """An argument type: "increment,double" as names of families."""
-    return tuple(text.split(","))
+    return text.split(",")
 
 
 def settings_of(args: Any) -> dict[str, Any]:
@@ -283,7 +287,7 @@ def main() -> int:
     option("--train-scope", choices=["last-block", "all"], help=f"what trains (default: {d['train_scope']})")
     option("--replay", type=non_negative_float, help=f"weight of the replay's loss; 0: none (default: {d['replay']})")
     option("--replay-batch", type=positive_int, help=f"rows of a replay batch (default: {d['replay_batch']})")
-    option("--invalid-reward", type=float, help=f"of what is no valid function (default: {d['invalid_reward']})")
+    option("--invalid-reward", type=finite_float, help=f"of what is no valid function (default: {d['invalid_reward']})")
     option("--max-new-tokens", type=positive_int, help=f"longest sample (default: {d['max_new_tokens']})")
     option("--seed", type=non_negative_int, help=f"of tasks, samples and replay (default: {d['seed']})")
     option("--save-at", type=steps_list, metavar="GROUPS", help="groups to keep a checkpoint of (default: 96)")

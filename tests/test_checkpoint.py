@@ -52,12 +52,12 @@ def edit(path, change):
 
 def test_a_training_checkpoint_brings_back_every_bit(tmp_path):
     model, optimizer = trained(3)
-    save_training(tmp_path / "last", model, optimizer, {"settings": {"seed": 5, "learning_rate": 0.1}})
+    save_training(tmp_path / "last", model, optimizer, 7, {"settings": {"seed": 5, "learning_rate": 0.1}})
     again = MiniMoE.from_pretrained(tmp_path / "last")
     loaded = AdamW(dict(again.named_parameters()), 0.01)
     load_moments(tmp_path / "last", loaded)
     assert bits(again, loaded) == bits(model, optimizer) and loaded.t == 3 and again.config == CONFIG
-    assert load_run(tmp_path / "last") == {"updates": 3, "settings": {"seed": 5, "learning_rate": 0.1}}
+    assert load_run(tmp_path / "last") == {"step": 7, "updates": 3, "settings": {"seed": 5, "learning_rate": 0.1}}
 
     for m, o in (model, optimizer), (again, loaded):                      # the next step is that of a run never stopped
         o.step({p: np.full_like(p.data, 0.5) for _, p in m.named_parameters()})
@@ -145,7 +145,7 @@ def test_a_config_that_makes_no_model_is_refused(tmp_path, change, named):
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "optimizer.safetensors", "run.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_a_file_that_is_missing_or_cut_is_named(tmp_path, name, damage):
-    save_training(tmp_path / "last", *make(), {})
+    save_training(tmp_path / "last", *make(), 7, {})
     path = tmp_path / "last" / name
     content = path.read_bytes()
     path.unlink()
@@ -166,7 +166,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 
 def test_moments_of_another_model_are_refused(tmp_path):
-    save_training(tmp_path / "last", *make(config=replace(CONFIG, experts=4)), {})
+    save_training(tmp_path / "last", *make(config=replace(CONFIG, experts=4)), 7, {})
     _, optimizer = make()
     with pytest.raises(InputError) as error:
         load_moments(tmp_path / "last", optimizer)
@@ -176,7 +176,7 @@ def test_moments_of_another_model_are_refused(tmp_path):
 
 @pytest.mark.parametrize("read", [MiniMoE.from_pretrained, load_run])
 def test_a_swap_that_a_kill_cut_short_is_undone_by_any_reader(tmp_path, read):
-    save_training(tmp_path / "last", *trained(1), {})
+    save_training(tmp_path / "last", *trained(1), 7, {})
     (tmp_path / "last").rename(tmp_path / ".last.old")
     assert read(tmp_path / "last")
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
@@ -184,17 +184,17 @@ def test_a_swap_that_a_kill_cut_short_is_undone_by_any_reader(tmp_path, read):
 
 def test_a_write_that_fails_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
     good, optimizer = trained(1)
-    save_training(tmp_path / "last", good, optimizer, {})
+    save_training(tmp_path / "last", good, optimizer, 7, {})
     expected = bits(good, optimizer)
 
     def check():
         _, optimizer = make(seed=9)
         load_moments(tmp_path / "last", optimizer)
         assert bits(MiniMoE.from_pretrained(tmp_path / "last"), optimizer) == expected
-        assert load_run(tmp_path / "last") == {"updates": 1}
+        assert load_run(tmp_path / "last") == {"step": 7, "updates": 1}
 
     with pytest.raises(TypeError):
-        save_training(tmp_path / "last", *trained(2), {"not JSON": object()})    # the last file to be written
+        save_training(tmp_path / "last", *trained(2), 7, {"not JSON": object()})    # the last file to be written
     check()
 
     synced = []
@@ -206,9 +206,9 @@ def test_a_write_that_fails_leaves_the_last_good_checkpoint(tmp_path, monkeypatc
 
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
-        save_training(tmp_path / "last", *trained(2), {})
+        save_training(tmp_path / "last", *trained(2), 7, {})
     check()
     monkeypatch.undo()
-    save_training(tmp_path / "last", *trained(2), {})
-    assert load_run(tmp_path / "last") == {"updates": 2}
+    save_training(tmp_path / "last", *trained(2), 7, {})
+    assert load_run(tmp_path / "last") == {"step": 7, "updates": 2}
     assert [path.name for path in tmp_path.iterdir()] == ["last"]

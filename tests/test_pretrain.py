@@ -2,16 +2,14 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from minimoe import cli, pretrain
+from minimoe import pretrain
 from minimoe.coding.tasks import FAMILIES
 from minimoe.config import PRESETS
 from minimoe.errors import InputError
@@ -20,9 +18,12 @@ from minimoe.model import MiniMoE
 from minimoe.training import objective
 from minimoe.training.losses import cross_entropy, load_balance
 from minimoe.training.parallel import Workers
-from tests import oracles
+from tests import commands, oracles
+from tests.commands import bits, records, steps_done
 
 MICRO = PRESETS["micro"]
+command, refused = partial(commands.command, pretrain), partial(commands.refused, pretrain)
+start, finish = partial(commands.start, pretrain), partial(commands.finish, pretrain)
 
 
 @pytest.fixture(autouse=True)
@@ -34,51 +35,6 @@ def train(out, threads=2, resume=False, **given):
     """Train the micro model for three short steps, unless `given` says otherwise; return whether it came to its end."""
     settings = dict(preset="micro", steps=3, save_at=(), batch_size=5, sequence_length=12, learning_rate=4e-3)
     return pretrain.train(settings | pretrain.COMMON | given, out, threads, resume)
-
-
-def bits(folder):
-    """The bytes of all weights, and of all moments where there are any."""
-    return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
-
-
-def records(out):
-    """metrics.jsonl without what may differ from run to run."""
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in ("seconds", "dev")} for line in lines]
-
-
-def updates(out):
-    return json.loads((out / "last" / "run.json").read_text())["updates"]
-
-
-def command(monkeypatch, *arguments):
-    """Run the command in this process; return its exit code."""
-    monkeypatch.setattr(sys, "argv", ["minimoe.pretrain", *map(str, arguments)])
-    with pytest.raises(SystemExit) as left:
-        cli.run(pretrain.main)
-    return left.value.code or 0
-
-
-def refused(monkeypatch, capsys, *arguments):
-    """The one line on stderr with which the command ends."""
-    assert command(monkeypatch, *arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == "" and printed.err.count("\n") == 1 and printed.err.endswith("\n")
-    return printed.err
-
-
-def start(*arguments):
-    """`python -m minimoe.pretrain` in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "minimoe.pretrain", *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1],
-    )
-
-
-def finish(*arguments):
-    process = start(*arguments)
-    process.communicate()
-    assert process.returncode == 0
 
 
 def test_a_run_writes_what_it_promises(tmp_path, monkeypatch, capsys):
@@ -99,7 +55,7 @@ def test_a_run_writes_what_it_promises(tmp_path, monkeypatch, capsys):
     assert [list(line.get("dev", [])) for line in lines] == [[], list(FAMILIES), list(FAMILIES)]
 
     assert sorted(path.name for path in out.iterdir()) == ["last", "metrics.jsonl", "step-0002"]
-    assert updates(out) == 3
+    assert steps_done(out) == 3
     assert bits(out / "step-0002")["model.safetensors"] != bits(out / "last")["model.safetensors"]
     printed = capsys.readouterr()
     table = [line.split() for line in printed.out.splitlines()]
@@ -199,7 +155,7 @@ def test_a_run_that_died_after_its_last_save_redoes_those_steps(tmp_path, monkey
     monkeypatch.setattr(pretrain, "pretraining_gradients", gradients)
     with open(tmp_path / "died" / "metrics.jsonl", "a") as file:
         file.write('{"step": 6, "lo')                                     # a line that a kill cut short
-    assert updates(tmp_path / "died") == 4
+    assert steps_done(tmp_path / "died") == 4
     train(tmp_path / "died", steps=7, resume=True)
     assert bits(tmp_path / "died" / "last") == bits(tmp_path / "whole" / "last")
     assert records(tmp_path / "died") == records(tmp_path / "whole")
@@ -215,7 +171,7 @@ def test_ctrl_c_ends_after_the_step_and_saves(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(pretrain, "batch", interrupted)
     assert not train(tmp_path, steps=6)
-    assert updates(tmp_path) == 3 and [record["step"] for record in records(tmp_path)] == [1, 2, 3]
+    assert steps_done(tmp_path) == 3 and [record["step"] for record in records(tmp_path)] == [1, 2, 3]
     told = capsys.readouterr().err
     assert f"stopped after step 3; to go on: python -m minimoe.pretrain --resume --out {tmp_path}\n" in told
 
@@ -235,13 +191,13 @@ def test_the_command_ends_on_ctrl_c_and_goes_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
-    done = updates(out)
+    done = steps_done(out)
     assert f"stopped after step {done}; to go on: python -m minimoe.pretrain --resume --out {out}" in told
     assert "Traceback" not in told and MiniMoE.from_pretrained(out / "last")
 
     finish("--resume", "--out", out, "--steps", done + 2)
     finish(*ENDLESS, "--out", tmp_path / "whole", "--steps", done + 2)
-    assert bits(out / "last") == bits(tmp_path / "whole" / "last") and updates(out) == done + 2
+    assert bits(out / "last") == bits(tmp_path / "whole" / "last") and steps_done(out) == done + 2
     assert records(out) == records(tmp_path / "whole")
 
 
@@ -255,7 +211,7 @@ def test_a_killed_command_goes_on(tmp_path):
     process.kill()
     process.communicate()
     seen = metrics.read_bytes().count(b"\n")
-    assert 20 <= updates(out) <= seen and updates(out) % 20 == 0          # the steps after the last save are redone
+    assert 20 <= steps_done(out) <= seen and steps_done(out) % 20 == 0          # the steps after the last save are redone
 
     finish("--resume", "--out", out, "--steps", seen + 2)
     finish(*ENDLESS, "--out", tmp_path / "whole", "--steps", seen + 2)
@@ -352,7 +308,7 @@ def test_resume_may_change_the_learning_rate(tmp_path, monkeypatch):
 
 
 def test_resume_of_what_another_command_began_is_refused(finished, tmp_path, monkeypatch, capsys):
-    for broken in {}, {"updates": 3}, {"updates": 3, "settings": {"groups": 3}}, {"settings": {}}:
+    for broken in {}, {"step": 3, "updates": 3}, {"step": 3, "updates": 3, "settings": {"groups": 3}}, {"settings": {}}:
         shutil.copytree(finished, tmp_path / "run", dirs_exist_ok=True)
         (tmp_path / "run" / "last" / "run.json").write_text(json.dumps(broken))
         assert "run.json" in refused(monkeypatch, capsys, "--resume", "--out", tmp_path / "run")
@@ -399,7 +355,7 @@ def test_a_gradient_that_is_not_a_number_stops_the_run_before_any_weight_moves(t
     train(tmp_path / "two", steps=2)
     assert bits(tmp_path / "run" / "last") == bits(tmp_path / "two" / "last")
     train(tmp_path / "run", steps=3, resume=True)
-    assert updates(tmp_path / "run") == 3
+    assert steps_done(tmp_path / "run") == 3
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -408,7 +364,7 @@ def test_a_run_that_diverges_ends_in_one_line_and_its_last_save_loads(tmp_path, 
     assert command(monkeypatch, "--preset", "micro", "--learning-rate", "1e30", "--out", out) == 2
     told = capsys.readouterr().err.splitlines()
     assert "embedding.weight" in told[-1] and not any(line.startswith("Traceback") for line in told)
-    assert MiniMoE.from_pretrained(out / "last") and updates(out) == 0
+    assert MiniMoE.from_pretrained(out / "last") and steps_done(out) == 0
 
 
 def make_batch(rows, length=9):

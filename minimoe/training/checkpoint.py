@@ -14,8 +14,8 @@ from minimoe.training.optim import AdamW
 MOMENTS, RUN = "optimizer.safetensors", "run.json"
 
 
-def save_training(folder: Path, model: MiniMoE, optimizer: AdamW, run: dict[str, Any]) -> None:
-    """Write model, moments and `run` (what JSON can hold), all or nothing. `from_pretrained` can read the folder too.
+def save_training(folder: Path, model: MiniMoE, optimizer: AdamW, step: int, run: dict[str, Any]) -> None:
+    """Write model, moments, the steps done and `run` (what JSON can hold), all or nothing; `from_pretrained` reads it too.
 
     Raises `InputError` instead of saving weights that are not numbers over good ones.
     """
@@ -23,15 +23,15 @@ def save_training(folder: Path, model: MiniMoE, optimizer: AdamW, run: dict[str,
         if not np.isfinite(parameter.data).all():
             raise InputError(f"{name} holds NaN or infinity; {folder} was left as it was. Try a lower learning rate")
     moments = {f"m.{name}": m for name, m in optimizer.m.items()} | {f"v.{name}": v for name, v in optimizer.v.items()}
-    files.write_folder(folder, {**model.checkpoint_files(), MOMENTS: moments, RUN: {"updates": optimizer.t, **run}})
+    files.write_folder(folder, {**model.checkpoint_files(), MOMENTS: moments, RUN: {**run, "step": step, "updates": optimizer.t}})
 
 
 def load_run(folder: Path) -> dict[str, Any]:
     """Return the `run` that was saved. Raises `InputError` where there is none."""
     files.recover(folder)
     run = files.read_json(folder / RUN)
-    if not isinstance(run.get("updates"), int):
-        raise InputError(f"{folder / RUN} does not say how many updates were made; it is not of a run of training")
+    if not (isinstance(run.get("step"), int) and isinstance(run.get("updates"), int)):
+        raise InputError(f"{folder / RUN} does not say how many steps were taken; it is not of a run of training")
     return run
 
 
@@ -64,7 +64,7 @@ def resume_settings(
     if not out.is_dir():
         raise InputError(f"there is no run in {out}; leave out --resume to begin one")
     run = load_run(out / "last")
-    settings, done, end = run.get("settings"), run["updates"], next(iter(free))
+    settings, done, end = run.get("settings"), run["step"], next(iter(free))
     if not isinstance(settings, dict) or settings.keys() != defaults.keys():
         raise InputError(f"{out / 'last' / RUN} is not of a run that this command began; choose another --out")
     for name, value in given.items():

@@ -9,7 +9,7 @@ import numpy as np
 from minimoe.errors import InputError
 from minimoe.layers.layer import Grads, Parameter
 
-BLOCK = 1 << 15    # numbers updated at once: the four arrays of a block, and what is made on the way, stay in the cache
+BLOCK = 1 << 17    # numbers updated at once: few enough for the cache, enough that threads seldom wait for each other
 
 
 def global_norm(grads: Grads) -> float:
