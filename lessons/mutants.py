@@ -106,20 +106,20 @@ MUTANTS = [
 
     Mutant(
         "embedding-repeated-token", "embedding", "minimoe.layers.embedding",
-        "np.add.at(grads[self.weight], ids, dx)", "grads[self.weight][ids] += dx",
+        "np.add.at(grads[self.weight], ids, dy)", "grads[self.weight][ids] += dy",
         "At a repeated index NumPy's `+=` adds only once; `np.add.at` adds every time. A token that stands twice in "
         "the batch loses a gradient, and a check whose ids all differ sees nothing.",
     ),
     Mutant(
         "embedding-frequency", "embedding", "minimoe.layers.embedding",
-        "np.add.at(grads[self.weight], ids, dx)",
-        "np.add.at(grads[self.weight], ids, dx / np.bincount(ids.reshape(-1))[ids][..., None])",
+        "np.add.at(grads[self.weight], ids, dy)",
+        "np.add.at(grads[self.weight], ids, dy / np.bincount(ids.reshape(-1))[ids][..., None])",
         "Each row's gradient is divided by how often its token was seen: a mean where the loss has a sum. Rows of "
         "tokens seen once are right, the others too small.",
     ),
     Mutant(
         "embedding-padding-frozen", "embedding", "minimoe.layers.embedding",
-        "np.add.at(grads[self.weight], ids, dx)", "np.add.at(grads[self.weight], ids, dx * (ids != 0)[..., None])",
+        "np.add.at(grads[self.weight], ids, dy)", "np.add.at(grads[self.weight], ids, dy * (ids != 0)[..., None])",
         "Row 0 is taken for padding and never learns. What is padding is for the loss to say, by its weights; here "
         "the output depends on row 0, and the gradient says that it does not.",
     ),
@@ -520,19 +520,19 @@ MUTANTS = [
     ),
 
     Mutant(
-        "block-update-path", "block, linear", "minimoe.layers.block",
+        "block-update-path", "block_linear", "minimoe.layers.block",
         "dh = dupdate + dx", "dh = dx.copy()",
         "h stands in the update and in the norm before the experts, and the first path is dropped. Attention learns "
         "only by way of the experts: it fails, and so does all that lies before it.",
     ),
     Mutant(
-        "block-experts-path", "block, sparse", "minimoe.layers.block",
+        "block-experts-path", "block_sparse", "minimoe.layers.block",
         "dh = dupdate + dx", "dh = dupdate",
         "The other path of h: attention is not told what the experts make of it. The experts are right; attention "
         "fails, and all that lies before it.",
     ),
     Mutant(
-        "block-shared-memory", "block, linear", "minimoe.layers.block",
+        "block-shared-memory", "block_linear", "minimoe.layers.block",
         "dh = dupdate + dx",
         "dh = dx\n"
         "        dh += dupdate",
@@ -540,19 +540,19 @@ MUTANTS = [
         "update, in which it does not stand: `read` and the streams fail.",
     ),
     Mutant(
-        "block-attention-skipped", "block, sparse", "minimoe.layers.block",
+        "block-attention-skipped", "block_sparse", "minimoe.layers.block",
         "dx += self.attention_norm.backward(", "dx = self.attention_norm.backward(",
         "`=` for `+=`: x goes into attention and into x + h, and only the first gradient is kept. The layers inside "
         "are right; `read` and the streams fail.",
     ),
     Mutant(
-        "block-identity-lost", "block, linear", "minimoe.layers.block",
+        "block-identity-lost", "block_linear", "minimoe.layers.block",
         "return dstreams + self.read_streams.backward(", "return self.read_streams.backward(",
         "The residual path is cut on the way back, and gradient reaches lower blocks only through this one's layers. "
         "All parameters are right; the streams fail.",
     ),
     Mutant(
-        "block-read-lost", "block, sparse", "minimoe.layers.block",
+        "block-read-lost", "block_sparse", "minimoe.layers.block",
         "        return dstreams + self.read_streams.backward(dx, saved.read, grads)",
         "        self.read_streams.backward(dx, saved.read, grads)\n"
         "        return dstreams",
@@ -586,16 +586,23 @@ MUTANTS = [
         "but the final norm fails.",
     ),
     Mutant(
-        "model-balance-of-another-block", "model, training loss", "minimoe.model",
+        "model-balance-of-another-block", "model_training_loss", "minimoe.model",
         "dprobs[i] if dprobs", "dprobs[-1 - i] if dprobs",
         "Each router is handed the load-balance gradient of another block's, as if the list ran the other way. It is "
         "small beside the main loss; routers fail, and all that lies below them.",
     ),
     Mutant(
-        "model-balance-not-passed-on", "model, training loss", "minimoe.layers.block",
+        "model-balance-not-passed-on", "model_training_loss", "minimoe.layers.block",
         "saved.moe, grads, dprobs)", "saved.moe, grads)",
         "The block takes the gradient of the load-balance loss and does not hand it to its router. Its own check "
         "cannot see that: it takes the whole model, and the loss that is really trained.",
+    ),
+    Mutant(
+        "model-balance-hides-the-loss", "model_training_loss", "minimoe.layers.moe",
+        "np.put_along_axis(dlogits, saved.chosen, dchosen, axis=1)\n        if dprobs is not None:",
+        "if dprobs is None:\n            np.put_along_axis(dlogits, saved.chosen, dchosen, axis=1)\n        else:",
+        "Where the load-balance gradient comes in, the gradient of the weights is left out: the router learns to balance, and "
+        "nothing of what the experts are for. Without balance, all is well.",
     ),
 
     Mutant(

@@ -8,14 +8,14 @@ shapes, into arrays that are already there. Medians; the ratio says how much of 
 """
 
 import json
+import math
 import os
-import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from statistics import median
 
-from minimoe.cli import Parser, positive_int, run, settle
+from minimoe.cli import Parser, output_file, positive_int, run, settle
 
 if __name__ == "__main__":
     settle()    # before NumPy is imported
@@ -86,8 +86,17 @@ def measure(preset: str, rows: int, length: int, threads: int, repeats: int) -> 
         "step / products": median(s / p for s, p in zip(times["step"], times["products"])),
         "tokens/s": rows * length / figures["step, s"],
         "products, GFLOP/s": flops / figures["products, s"] / 1e9,
-        "peak memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+        "peak memory, GB": peak_memory() / 1e9,
     }
+
+
+def peak_memory() -> float:
+    """Return the most memory that this process has had, in bytes; NaN where the system does not say."""
+    if sys.platform == "win32":
+        return math.nan
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def main() -> None:
@@ -97,7 +106,7 @@ def main() -> None:
     parser.add_argument("--sequence-length", type=positive_int, default=128, help="tokens of a row")
     parser.add_argument("--threads", type=positive_int, default=min(MICROBATCHES, os.cpu_count() or 1), help="threads")
     parser.add_argument("--repeats", type=positive_int, default=7, help="times that each is measured")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="also write the figures there")
     args = parser.parse_args()
     figures = measure(args.preset, args.batch_size, args.sequence_length, args.threads, args.repeats)
     for name, value in figures.items():

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from minimoe.errors import InputError
@@ -23,9 +24,13 @@ LARGEST_INT = 2**32 - 1
 def settle() -> None:
     """Hold BLAS to one thread, and keep freed memory in the process. A command calls it before it imports NumPy.
 
+    Until `run` begins, Ctrl-C ends the process at once: half-imported libraries have nothing useful to say of it.
+
     A training step makes and drops hundreds of arrays of a megabyte. By default the C library gives such memory back to
     the system at once, and every new array is paid for again, page by page.
     """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     if "numpy" not in sys.modules:
         for library in ("OPENBLAS", "MKL", "OMP", "BLIS", "VECLIB"):
             os.environ[f"{library}_{'MAXIMUM' if library == 'VECLIB' else 'NUM'}_THREADS"] = "1"
@@ -98,6 +103,15 @@ def steps_list(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"expected steps such as 80,100,200, not {text!r}") from None
 
 
+def output_file(text: str) -> Path:
+    """An argument type: a file to be written, in a folder that exists, so that no work is done for nothing."""
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} cannot be written: {'it' if path.is_dir() else path.parent} is "
+                                         f"{'a folder' if path.is_dir() else 'no folder'}")
+    return path
+
+
 def _number(text: str, kind: type, least: float, most: float, expected: str):
     try:
         value = kind(text)
@@ -115,6 +129,10 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     code 2. Ctrl-C exits with 130 and a closed pipe with 141, as the shell has it. Any other exception is a bug, and
     keeps its traceback.
     """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # `settle` had another
+    if not sys.stdout:
+        sys.stdout = open(os.devnull, "w")  # closed by the shell
     sys.stdout.reconfigure(errors="backslashreplace")  # a terminal or pipe that knows few characters is no reason to fail
     try:
         status = main()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minimoe.cli import Parser, non_negative_int, positive_float, positive_int, run, settle
+from minimoe.cli import Parser, non_negative_int, output_file, positive_float, positive_int, run, settle
 
 if __name__ == "__main__":
     settle()    # before NumPy is imported
@@ -108,11 +108,11 @@ def main() -> None:
     option("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT", help="a model's folder; several: their mean")
     option("--compare", nargs="+", type=Path, metavar="OTHER", help="a model, or several, to compare with: what was before")
     option("--split", choices=list(PER_FAMILY), default="confirm", help="tasks that nothing was trained or chosen on")
-    option("--per-family", type=positive_int, help=f"tasks a family (default: {PER_FAMILY})")
+    option("--per-family", type=positive_int, help="tasks a family (default: 32 of dev, 8 of confirm)")
     option("--samples", type=non_negative_int, default=8, help="draws a task, for pass@k; 0: greedy alone")
     option("--temperature", type=positive_float, default=0.35, help="of the draws")
     option("--seed", type=non_negative_int, default=0, help="of the draws")
-    option("--json", type=Path, metavar="FILE", help="also write every completion and verdict there")
+    option("--json", type=output_file, metavar="FILE", help="also write every completion and verdict there")
     args = parser.parse_args()
     tasks = fixed_tasks(args.split, args.per_family)
     after = Scores(args.checkpoints, tasks, args.samples, args.temperature, args.seed)

@@ -36,7 +36,7 @@ def write_folder(folder: str | Path, files: Mapping[str, object]) -> None:
     """
     folder, new, old = _siblings(folder)
     recover(folder)
-    _refuse_strangers(folder)
+    refuse_strangers(folder)
     try:
         _clear(new, old)
         new.mkdir(parents=True)
@@ -140,7 +140,8 @@ def _siblings(folder: str | Path) -> tuple[Path, Path, Path]:
     return folder, folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.old")
 
 
-def _refuse_strangers(folder: Path) -> None:
+def refuse_strangers(folder: Path) -> None:
+    """Raise `InputError` if `write_folder` would delete something in `folder` that it did not write."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; move it away, or save to another folder")
     for entry in folder.iterdir() if folder.exists() else ():

@@ -32,7 +32,7 @@ def generate(
 
     One prompt (a list of ids) gives a list of one. An EOS that was produced is the last id. Ids are drawn from
     softmax(logits / temperature); temperature 0 takes the largest. Prompts may differ in length. Raises `InputError` for
-    a prompt that is empty or longer than the context.
+    a prompt that is empty, longer than the context or has an id that the model has not, and for a negative temperature.
     """
     if len(prompts) and np.ndim(prompts[0]) == 0:
         prompts = [prompts]
@@ -40,6 +40,10 @@ def generate(
     for prompt in prompts:
         if not 1 <= len(prompt) <= context:
             raise InputError(f"a prompt has {len(prompt)} tokens; it needs 1 to {context}, the model's context")
+        if not 0 <= min(prompt) <= max(prompt) < model.config.vocabulary:
+            raise InputError(f"a prompt has an id outside 0 to {model.config.vocabulary - 1}")
+    if not temperature >= 0:
+        raise InputError(f"temperature is {temperature}; it must be 0 or more")
     rng = np.random.default_rng(seed)
     completions = [[] for _ in prompts]
     room = [min(max_new_tokens, context - len(prompt)) for prompt in prompts]

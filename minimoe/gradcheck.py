@@ -15,12 +15,15 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
+
+from minimoe.cli import Parser, non_negative_int, output_file, run, settle
+
+if __name__ == "__main__":
+    settle()    # before NumPy is imported
 
 import numpy as np
 
-from minimoe.cli import Parser, non_negative_int, positive_int, run
 from minimoe.config import PRESETS
 from minimoe.errors import InputError
 from minimoe.layers.block import Block
@@ -37,7 +40,7 @@ from minimoe.layers.sparse_attention import SparseAttention
 from minimoe.model import MiniMoE
 from minimoe.training.losses import cross_entropy, load_balance, policy_gradient
 
-H = 1e-5
+STEP = 1e-5
 RELATIVE = 1e-6      # accepted: |analytic - numeric| <= RELATIVE * (|analytic| + |numeric|) + rounding
 SEEN = 1e-4          # a tensor whose gradient is smaller than this everywhere shows nothing
 REDRAWS = 20
@@ -92,15 +95,18 @@ def check(
 
     Every parameter and every float64 input is probed at `coordinates` random places and along one random direction.
     Tensors named in `zero` must have no gradient; every other must have one that can be seen. Neither the layer nor the
-    inputs are changed. Raises `InputError` for float32, and for a backward that returns other gradients than inputs.
+    inputs are changed. Raises `InputError` for float32, for a backward that returns other gradients than inputs, and for one that changes them.
     """
     rng = np.random.default_rng([seed, STREAM])
     inputs = tuple(np.array(x) for x in inputs)                           # our own: they will be perturbed
     floats = [x for x in inputs if x.dtype.kind == "f"]
     parameters = dict(layer.named_parameters())
+    if not all(x.size for x in inputs) or not (floats or parameters):
+        raise InputError("there is nothing to check: the layer has no parameter and no float input, or an input is empty")
     if any(x.dtype != np.float64 for x in [*floats, *(p.data for p in parameters.values())]):
         raise InputError("gradient checks need float64; make the layer and its inputs with dtype=np.float64")
 
+    before = [x.copy() for x in inputs]
     y, saved = layer.forward(*inputs)
     objective = objective or projection(rng.standard_normal(y.shape))
     terms, dy, keywords = objective(y, saved)
@@ -108,27 +114,29 @@ def check(
     grads = layer.zero_grads()
     for _ in range(2):                                                    # backward adds, and spoils nothing in `saved`
         dinputs = layer.backward(dy, saved, grads, **keywords)
+    if not all(map(np.array_equal, inputs, before)):
+        raise InputError("forward or backward changed its input in place, which belongs to the caller")
     dinputs = dinputs if isinstance(dinputs, tuple) else (dinputs,) if floats else ()
     if [np.shape(dx) for dx in dinputs] != [x.shape for x in floats]:
         raise InputError("backward must return one gradient for each float input of forward, of the same shape")
 
     tensors = [(f"input {i}" if len(floats) > 1 else "input", x, dx) for i, (x, dx) in enumerate(zip(floats, dinputs))]
     tensors += [(name, p.data, grads[p] / 2) for name, p in parameters.items()]
-    rounding = 10 * np.finfo(np.float64).eps * np.abs(terms).sum() / H
+    rounding = 10 * np.finfo(np.float64).eps * np.abs(terms).sum() / STEP
 
     def difference(x: np.ndarray, direction: np.ndarray) -> float | None:
         """Return the numeric derivative of the objective along `direction`, None if a choice changes on the way."""
         here, ends = x.copy(), []
         try:
             for sign in (1, -1):
-                x[...] = here + sign * H * direction
+                x[...] = here + sign * STEP * direction
                 y, saved = layer.forward(*inputs)
                 if not all(map(np.array_equal, choices, discrete(saved))):
                     return None
                 ends.append(objective(y, saved)[0])
         finally:
             x[...] = here
-        return float(np.sum(ends[0] - ends[1]) / (2 * H))
+        return float(np.sum(ends[0] - ends[1]) / (2 * STEP))
 
     report = Report(name or type(layer).__name__)
     for tensor, x, dx in tensors:
@@ -155,14 +163,14 @@ def judge(tensor: str, dx: np.ndarray, probes: list, rounding: float, zero: bool
     """Return the verdict on the probes (where, analytic, numeric) of one tensor."""
     row = Row(tensor, coordinates=sum(where != "direction" for where, _, _ in probes))
     if not probes:
-        return Row(tensor, verdict="FAILED", detail=f"every probe of h = {H:g} changed a choice: draw other inputs")
+        return Row(tensor, verdict="FAILED", detail=f"every probe of h = {STEP:g} changed a choice: draw other inputs")
     where, analytic, numeric = max(probes, key=lambda probe: np.nan_to_num(abs(probe[1] - probe[2]), nan=np.inf))
     size = max(abs(a) + abs(n) for _, a, n in probes)
     row.error = abs(analytic - numeric) / size if size else 0.0
     largest = np.abs(dx).max()
     if not abs(analytic - numeric) <= RELATIVE * size + rounding:         # `not <=`, so that NaN fails
         index = where if where == "direction" else tuple(int(i) for i in np.unravel_index(where, dx.shape))
-        row.verdict, row.detail = "FAILED", f"at {index}: analytic {analytic:.9g}, numeric {numeric:.9g}, h = {H:g}"
+        row.verdict, row.detail = "FAILED", f"at {index}: analytic {analytic:.9g}, numeric {numeric:.9g}, h = {STEP:g}"
     elif zero:
         row.verdict = "zero"
         if largest > rounding:
@@ -238,13 +246,16 @@ def randomize(layer: Layer, rng: np.random.Generator) -> Layer:
 
 
 def cases(seed: int = 0) -> dict[str, Callable[[], Report]]:
-    """Return the check of every layer, of the losses and of the whole model, by name. No two sizes are alike."""
+    """Return the check of every layer, of the losses and of the whole model, by name.
+
+    The sizes that meet in one array differ, so that a swapped axis cannot hide.
+    """
     B, T, D, H, K, E, F, S = 2, 11, 10, 3, 4, 5, 7, 6
     rng = np.random.default_rng(seed)
     draw, f = rng.standard_normal, np.float64
 
     def case(layer: Layer, *inputs: np.ndarray, **options: Any) -> Callable[[], Report]:
-        return lambda: check(randomize(layer, np.random.default_rng(seed)), *inputs, **options)
+        return lambda: check(randomize(layer, np.random.default_rng(seed)), *inputs, seed=seed, **options)
 
     stream_weights = [Parameter(draw(S)) for _ in range(2)]
     moe, r = MoE(D, E, F, 2, rng, f), draw((B, T, D))
@@ -261,7 +272,7 @@ def cases(seed: int = 0) -> dict[str, Callable[[], Report]]:
         return case(Block(S, D, attention, MoE(D, E, F, 2, rng, f), f), draw((S, B, T, D)))
 
     def linear_attention() -> LinearAttention:
-        return LinearAttention(D, H, K, 4, rng, f)
+        return LinearAttention(D, H, K, 5, rng, f)
 
     def sparse_attention() -> SparseAttention:
         return SparseAttention(D, H, K, 5, rng, f)
@@ -278,13 +289,13 @@ def cases(seed: int = 0) -> dict[str, Callable[[], Report]]:
         "moe": case(moe, draw((B, T, D)), objective=projection_and_balance(r, 3.0)),
         "read": case(Read(stream_weights[0]), draw((S, B, T, D))),
         "write": case(Write(stream_weights[1]), draw((S, B, T, D)), draw((B, T, D))),
-        "block, linear": block_case(linear_attention()),
-        "block, sparse": block_case(sparse_attention()),
+        "block_linear": block_case(linear_attention()),
+        "block_sparse": block_case(sparse_attention()),
         "cross_entropy": case(Loss(cross_entropy, rng.integers(0, E, (B, T)), weights), logits),
         "policy_gradient": case(Loss(policy_gradient, rng.integers(0, E, (B, T)), draw((B, T)), 0.7), logits),
         "load_balance": case(Loss(load_balance, np.array([5, 0, 9, 1, 7])), rng.uniform(0, 1, (T, E))),
         "model": model_case(projection(draw((B, T, PRESETS["micro"].vocabulary)))),
-        "model, training loss": model_case(training_objective(ids[:, 1:], weights, 0.01)),
+        "model_training_loss": model_case(training_objective(ids[:, 1:], weights, 0.01)),
     }
 
 
@@ -292,8 +303,8 @@ def main() -> None:
     parser = Parser(description=__doc__)
     names = cases()
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to check: {', '.join(names)}; nothing means all")
-    parser.add_argument("--seed", type=non_negative_int, default=0, help="seed of sizes, parameters and probes")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table there")
+    parser.add_argument("--seed", type=non_negative_int, default=0, help="of inputs, parameters and probes")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="also write the table there")
     args = parser.parse_args()
     for name in args.names:
         if name not in names:

@@ -115,8 +115,9 @@ class MiniMoE(Layer):
         """Read what `save_pretrained` wrote. Raises `InputError`, naming file and tensor, for anything else."""
         folder = Path(path, subfolder or "")
         files.recover(folder)
+        sizes = files.read_json(folder / CONFIG)
         try:
-            config = ModelConfig.from_dict(files.read_json(folder / CONFIG))
+            config = ModelConfig.from_dict(sizes)
         except InputError as error:
             raise InputError(f"{folder / CONFIG}: {error}") from None
         model = cls(config, rng=None, dtype=dtype)

@@ -29,6 +29,7 @@ from minimoe.coding.scoring import Attempt, greedy, solved_by_family
 from minimoe.coding.tasks import fixed_tasks
 from minimoe.config import PRESETS
 from minimoe.errors import InputError
+from minimoe.files import refuse_strangers
 from minimoe.model import MiniMoE
 from minimoe.training.checkpoint import begin_settings, load_moments, resume_settings, save_training
 from minimoe.training.objective import pretraining_gradients
@@ -59,6 +60,8 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
     length = settings["sequence_length"]
     if resume:
         model = MiniMoE.from_pretrained(out / "last")
+        if model.config != PRESETS[preset]:
+            raise InputError(f"{out / 'last'} holds a model of other sizes than the preset {preset} of its run")
     else:
         model = MiniMoE(PRESETS[preset], np.random.default_rng([seed, INIT_STREAM]))
     optimizer = AdamW(dict(model.named_parameters()), settings["learning_rate"], weight_decay=settings["weight_decay"])
@@ -73,12 +76,15 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
         save(0)
     counts = model.parameter_counts()
     dev = fixed_tasks("dev", DEV_TASKS)
+    for name in ["last", *(f"step-{step:04d}" for step in settings["save_at"])]:
+        refuse_strangers(out / name)                                      # now, not after hours of work
     with (
         Workers(threads, model.zero_grads) as workers,
         Progress(out / "metrics.jsonl", steps, start=done, shown=("loss", "gradient_norm")) as progress,
         until_interrupt() as stop,
     ):
         progress.message(
+            f"nothing is left to do after step {done}" if done >= steps else
             f"{preset}: {counts['total']:,} parameters, {counts['active']:,} active for a token; "
             f"steps {done + 1} to {steps} of {settings['batch_size']} x {length} tokens, {threads} threads; writing {out}"
         )
@@ -120,7 +126,7 @@ def tell(attempts: list[Attempt]) -> str:
 def table(metrics: Path) -> str:
     """Return the dev results in metrics.jsonl as a table, a line for each time the model was asked."""
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
-    records = [record for record in records if "dev" in record]
+    records = [record for record in records if isinstance(record, dict) and record.get("dev") and record.get("loss")]
     if not records:
         return f"no dev results yet; the first come at step {EVALUATE_EVERY}, or at the first save"
     families = list(records[0]["dev"])
@@ -138,9 +144,11 @@ def settings_of(args: Any) -> dict[str, Any]:
     defaults = DEFAULTS[args.preset or "full"] | COMMON | {"preset": "full"}
     given = {name: value for name, value in vars(args).items() if name in defaults and value is not None}
     if args.resume:
-        settings = resume_settings(args.out, defaults, given, free=("steps", "save_at", "learning_rate"))
+        settings = resume_settings(args.out, defaults, given, free=("steps", "save_at", "learning_rate"), end="steps")
     else:
         settings = begin_settings(args.out, defaults, given)
+    if settings["preset"] not in PRESETS:
+        raise InputError(f"the run in {args.out} has the preset {settings['preset']!r}, which there is not")
     if max(given.get("save_at", ()), default=0) > settings["steps"]:      # default ones beyond it are never reached
         raise InputError(f"--save-at {max(given['save_at'])} is beyond the last step, {settings['steps']}")
     context = PRESETS[settings["preset"]].context

@@ -41,6 +41,7 @@ from minimoe.coding.scoring import greedy, judge, solved_by_family
 from minimoe.coding.tasks import FAMILIES, TRAINED, Task, fixed_tasks, sample_task
 from minimoe.coding.verifier import REWARDS, Verdict
 from minimoe.errors import InputError
+from minimoe.files import refuse_strangers
 from minimoe.generate import generate
 from minimoe.layers.layer import Grads
 from minimoe.model import MiniMoE
@@ -163,6 +164,8 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
         state = {"tokens": 0, "dev": {"0": solved_by_family(greedy(model, dev))}}
     state["settings"] = settings
     done = state.get("step", 0)
+    for name in ["last", *(f"step-{step:04d}" for step in settings["save_at"])]:
+        refuse_strangers(out / name)                                      # now, not after hours of work
 
     def save(step: int) -> None:
         save_training(out / "last", model, optimizer, step, state)
@@ -179,6 +182,7 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
         until_interrupt() as stop,
     ):
         progress.message(
+            f"nothing is left to do after group {done}" if done >= groups else
             f"{settings['base']}: {sum(p.data.size for p in parameters.values()):,} parameters train; groups {done + 1} to "
             f"{groups} of {settings['group_size']} samples, {threads} threads; writing {out}"
         )
@@ -257,7 +261,7 @@ def settings_of(args: Any) -> dict[str, Any]:
     """Return the settings of the run that the command line asks for."""
     given = {name: value for name, value in vars(args).items() if name in DEFAULTS and value is not None}
     if args.resume:
-        settings = resume_settings(args.out, DEFAULTS, given, free=("groups", "save_at", "learning_rate"))
+        settings = resume_settings(args.out, DEFAULTS, given, free=("groups", "save_at", "learning_rate"), end="groups")
     else:
         settings = begin_settings(args.out, DEFAULTS, given)
     if max(given.get("save_at", ()), default=0) > settings["groups"]:

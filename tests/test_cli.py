@@ -128,3 +128,11 @@ def test_another_thread_runs_without_a_handler():
     thread.start()
     thread.join()
     assert seen == [False]
+
+
+def test_an_output_file_needs_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.output_file("result.json").name == "result.json"
+    for bad in "nowhere/result.json", ".":
+        with pytest.raises(argparse.ArgumentTypeError, match="cannot be written"):
+            cli.output_file(bad)

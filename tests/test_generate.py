@@ -45,7 +45,7 @@ class Said(State):
 class Countdown:
     """Stands in for a model: the next id is one less. It refuses an id that it did not give to that row."""
 
-    config = SimpleNamespace(context=CONTEXT)
+    config = SimpleNamespace(context=CONTEXT, vocabulary=260)
 
     def __init__(self):
         self.calls = []

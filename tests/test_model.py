@@ -153,7 +153,7 @@ def test_rows_of_unequal_length_decode_as_each_alone():
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("name", ["model", "model, training loss"])
+@pytest.mark.parametrize("name", ["model", "model_training_loss"])
 def test_gradient_of_every_parameter(name, seed):
     report = cases(seed)[name]()
     assert report.passed, report

@@ -16,7 +16,7 @@ class Embedding(Layer):
     def forward(self, ids: np.ndarray) -> tuple[np.ndarray, Any]:
         return self.weight.data[ids], ids                                 # (B,T) -> (B,T,D)
 
-    def backward(self, dx: np.ndarray, saved: Any, grads: Grads) -> None:
+    def backward(self, dy: np.ndarray, saved: Any, grads: Grads) -> None:
         ids = saved
         if self.weight in grads:
-            np.add.at(grads[self.weight], ids, dx)                        # a token seen twice receives two gradients
+            np.add.at(grads[self.weight], ids, dy)                        # a token seen twice receives two gradients

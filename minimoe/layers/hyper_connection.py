@@ -1,4 +1,4 @@
-"""Hyper-connections (arXiv 2409.19606): S residual streams side by side, which a block reads and writes by learned weights.
+"""Hyper-connections, a simple form of arXiv 2409.19606: S residual streams, which a block reads and writes by learned weights.
 
     x = sum_s softmax(read)[s] * streams[s]
     streams[s] += S * softmax(write)[s] * update

@@ -31,7 +31,7 @@ Grads: TypeAlias = dict[Parameter, np.ndarray]
 
 
 class Layer:
-    """Base of all layers: finds the parameters they hold."""
+    """Base of all layers: finds the parameters they hold, as attributes, in layers, or in lists of either."""
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Yield (name, parameter) in order of definition; one that is shared appears once, under its first name."""
@@ -43,7 +43,7 @@ class Layer:
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
         for name, value in vars(self).items():
-            for key, item in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            for key, item in enumerate(value) if isinstance(value, (list, tuple)) else [(None, value)]:
                 path = f"{prefix}{name}" if key is None else f"{prefix}{name}.{key}"
                 if isinstance(item, Parameter):
                     yield path, item

@@ -3,8 +3,8 @@
     out_t = sum_{s<=t} (R_t phi(q_t) . R_s phi(k_s)) v_s  /  (phi(q_t) . sum_{s<=t} phi(k_s) + 1e-6)
 
 The sums over the past are kept as a matrix `kv` (K,K) and a vector `z` (K,), so nothing grows with time. Positions are read
-a chunk at a time: inside a chunk, every query meets every earlier key; the past before the chunk is `kv` alone. The chunk
-size chooses the form: T is the parallel form, 1 the recurrent one, and anything between costs time linear in T.
+a chunk at a time: inside a chunk, every query meets its own key and every earlier one; all before the chunk is `kv` and
+`z`. The chunk size chooses the form: T is the parallel form, 1 the recurrent one, and anything between costs time linear in T.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class LinearAttention(Layer):
         q, k = heads_first(turned[:, :, 0]), heads_first(turned[:, :, 1])  # (B,H,T,K)
 
         numerator, z = np.empty((2, B, T, H, K), x.dtype)
-        kv, past, chunks = state.kv, state.z, []
+        kv, past, chunks = state.kv, state.z, []                          # past: z before the chunk
         for start in range(0, T, self.chunk_size):
             t = slice(start, start + self.chunk_size)
             qc, kc, vc = q[:, :, t], k[:, :, t], v[:, :, t]               # (B,H,C,K)
@@ -90,7 +90,7 @@ class LinearAttention(Layer):
         dkv, dfuture = np.zeros_like(chunks[0][-1]), np.zeros_like(z[:, 0])    # nothing comes after the last chunk
         for t, qc, kc, vc, scores, kv in reversed(chunks):
             causal = np.tri(qc.shape[2], dtype=dz.dtype)
-            dphi[:, t, 1] = over_time(causal.T, dz[:, t]) + dfuture[:, None]   # each phi(k) stands in every later z
+            dphi[:, t, 1] = over_time(causal.T, dz[:, t]) + dfuture[:, None]   # phi(k) stands in z from its position on
             dfuture = dphi[:, t, 1][:, 0]
             dn = heads_first(dnumerator)[:, :, t]                         # (B,H,C,K)
             dscores = dn @ transpose(vc)                                  # numerator = scores v + q kv

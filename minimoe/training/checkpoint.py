@@ -30,8 +30,9 @@ def load_run(folder: Path) -> dict[str, Any]:
     """Return the `run` that was saved. Raises `InputError` where there is none."""
     files.recover(folder)
     run = files.read_json(folder / RUN)
-    if not (isinstance(run.get("step"), int) and isinstance(run.get("updates"), int)):
-        raise InputError(f"{folder / RUN} does not say how many steps were taken; it is not of a run of training")
+    for name in "step", "updates":
+        if type(run.get(name)) is not int or not 0 <= run[name] < 2**32:
+            raise InputError(f"{folder / RUN} says {name}: {run.get(name)!r}, which no run of training does")
     return run
 
 
@@ -48,24 +49,29 @@ def load_moments(folder: Path, optimizer: AdamW) -> None:
 
 def begin_settings(out: Path, defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a new run in `out`. Raises `InputError` if something is there: a run is not overwritten."""
-    if out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir())):
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; choose another --out")
+    if out.exists() and any(not path.name.startswith(".") for path in out.iterdir()):
         raise InputError(f"{out} is not empty; go on with the run in it by --resume, or choose another --out")
     return defaults | given
 
 
 def resume_settings(
-    out: Path, defaults: dict[str, Any], given: dict[str, Any], free: Collection[str]
+    out: Path, defaults: dict[str, Any], given: dict[str, Any], free: Collection[str], end: str
 ) -> dict[str, Any]:
     """Return the settings of the run in `out`, of which only the `free` ones may be given anew.
 
-    The first of `free` says where the run ends. Raises `InputError` if there is no run, or one of another command, whose
-    `defaults` have other names, or one that contradicts what is given.
+    `end` names the one that says after which step the run ends. Raises `InputError` if there is no run, or one of another
+    command, whose `defaults` are unlike, or one that contradicts what is given.
     """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; a run is a folder")
     if not out.is_dir():
         raise InputError(f"there is no run in {out}; leave out --resume to begin one")
     run = load_run(out / "last")
-    settings, done, end = run.get("settings"), run["step"], next(iter(free))
-    if not isinstance(settings, dict) or settings.keys() != defaults.keys():
+    settings, done = run.get("settings"), run["step"]
+    alike = isinstance(settings, dict) and settings.keys() == defaults.keys()
+    if not alike or not all(is_like(settings[name], default) for name, default in defaults.items()):
         raise InputError(f"{out / 'last' / RUN} is not of a run that this command began; choose another --out")
     for name, value in given.items():
         if name not in free and value != settings[name]:
@@ -74,3 +80,12 @@ def resume_settings(
     if given.get(end, done) < done:
         raise InputError(f"--{end} {given[end]}: the run in {out} is at {done} already")
     return settings | given
+
+
+def is_like(value: Any, default: Any) -> bool:
+    """Say whether a setting read from a file can be one whose default is `default`: of its kind, and no negative count."""
+    if isinstance(default, (list, tuple)):
+        return isinstance(value, list) and all(is_like(item, default[0]) for item in value)
+    if isinstance(default, float):
+        return type(value) in (int, float)
+    return type(value) is type(default) and (not isinstance(value, int) or value >= 0)

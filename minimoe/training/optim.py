@@ -26,7 +26,7 @@ def clip(parameters: Mapping[str, Parameter], grads: Grads, limit: float) -> tup
     if not math.isfinite(norm):
         bad = [name for name, p in parameters.items() if p in grads and not np.isfinite(grads[p]).all()]
         what = f"the gradient of {bad[0]} holds NaN or infinity" if bad else "the gradient is too long to measure"
-        raise InputError(f"{what}; no weight was changed. Go on from the last checkpoint with a lower learning rate")
+        raise InputError(f"{what}; this step changed no weight. Go on from the last one saved by --resume and a lower --learning-rate")
     return norm, min(1.0, limit / norm) if norm else 1.0
 
 
