@@ -22,7 +22,6 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
