@@ -26,14 +26,13 @@ from minimoe.model import MiniMoE
 
 
 class Scores:
-    """What the models at `paths` make of the tasks: arrays (tasks,), means over the models."""
+    """What the models, by their paths, make of the tasks: arrays (tasks,), means over the models."""
 
-    def __init__(self, paths: Sequence[Path], tasks: list[Task], samples: int, temperature: float, seed: int):
-        self.paths, self.samples = paths, samples
+    def __init__(self, models: dict[Path, MiniMoE], tasks: list[Task], samples: int, temperature: float, seed: int):
+        self.paths, self.samples = list(models), samples
         self.greedy: list[list[Attempt]] = []                             # for each model, an attempt a task
         self.sampled: list[list[list[Attempt]]] = []                      # for each model, `samples` attempts a task
-        for path in paths:
-            model = MiniMoE.from_pretrained(path)
+        for model in models.values():
             self.greedy.append(greedy(model, tasks))
             self.sampled.append(attempt(model, tasks, samples, temperature, seed) if samples else [])
 
@@ -115,8 +114,11 @@ def main() -> None:
     option("--json", type=output_file, metavar="FILE", help="also write every completion and verdict there")
     args = parser.parse_args()
     tasks = fixed_tasks(args.split, args.per_family)
-    after = Scores(args.checkpoints, tasks, args.samples, args.temperature, args.seed)
-    before = Scores(args.compare, tasks, args.samples, args.temperature, args.seed) if args.compare else None
+    models, others = [
+        {path: MiniMoE.from_pretrained(path) for path in paths} for paths in (args.checkpoints, args.compare or [])
+    ]                                                                     # all of them first: the last may be missing
+    after = Scores(models, tasks, args.samples, args.temperature, args.seed)
+    before = Scores(others, tasks, args.samples, args.temperature, args.seed) if others else None
     result: dict[str, Any] = {"split": args.split, "temperature": args.temperature, "seed": args.seed}
     for name, scores in [("before", before), ("after", after)] if before else [("after", after)]:
         text, figures = table(scores, tasks)

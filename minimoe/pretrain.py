@@ -105,9 +105,10 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
                     model.save_pretrained(out / f"step-{step:04d}")
             progress.update(step, step * settings["batch_size"] * length, **metrics)
             with progress.paused():
-                if step % SAVE_EVERY == 0 or step == steps or stop.requested:
+                stops = stop.requested and step < steps                   # asked once: what is promised is saved
+                if step % SAVE_EVERY == 0 or step == steps or stops:
                     save(step)
-            if stop.requested and step < steps:
+            if stops:
                 progress.message(f"stopped after step {step}; to go on: python -m minimoe.pretrain --resume --out {out}")
                 return False
     return True

@@ -126,13 +126,14 @@ def describe(group: Group, logits: np.ndarray, base_logits: np.ndarray, temperat
     log_p, log_base = log_softmax(logits / temperature), log_softmax(base_logits / temperature)
     of_token = np.take_along_axis(log_p - log_base, ids[:, 1:, None], axis=-1)[..., 0]     # (R,T)
     entropy = -(np.exp(log_p) * log_p).sum(axis=-1)                       # (R,T)
-    share = group.counts / group.counts.sum()                             # (R,)
-    tokens = sampled * share[:, None]                                     # (R,T)
+    counts, G = group.counts, group.counts.sum()                          # (R,)
+    tokens = sampled * counts[:, None] / G                                # (R,T)
     status = np.array([verdict.status for verdict in group.verdicts])
+    truncated = np.array([EOS not in ids for ids in group.completions])
     return {
-        "reward": float(share @ group.rewards),
-        **{name: float(share[status == name].sum()) for name in REWARDS},
-        "truncated": float(share[[ids[-1] != EOS for ids in group.completions]].sum()),
+        "reward": float(counts @ group.rewards / G),
+        **{name: float(counts[status == name].sum() / G) for name in REWARDS},
+        "truncated": float(counts[truncated].sum() / G),
         "distinct": len(group.completions),
         "zero_spread": int(not group.advantages.any()),
         "advantage_largest": float(np.abs(group.advantages).max()),
@@ -177,7 +178,7 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
         Workers(threads, lambda: model.zero_grads(learns)) as workers,
         Workers(threads, lambda: model.zero_grads(learns)) as replayers,
         Progress(out / "metrics.jsonl", groups, start=done, unit="group", shown=SHOWN) as progress,
-        open(rollouts, "a", encoding="utf-8") as log,
+        open(rollouts, "a", encoding="utf-8", newline="\n") as log,
         until_interrupt() as stop,
     ):
         progress.message(
@@ -199,7 +200,8 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
                 metrics["gradient_norm"] = add_clipped(total, grads, parameters)
             if settings["replay"]:
                 rng = np.random.default_rng([seed, REPLAY_STREAM, step])
-                ids, solution = pack(rng, settings["replay_batch"], REPLAY_LENGTH, split="replay")
+                length = min(REPLAY_LENGTH, base.config.context + 1)      # a row's last token is only a target
+                ids, solution = pack(rng, settings["replay_batch"], length, split="replay")
                 learned = solution[:, 1:] / solution[:, 1:].sum()         # the mean over the tokens of solutions
                 grads, loss, _ = sampled_gradients(model, ids, learned * settings["replay"], replayers)
                 metrics["replay_loss"] = loss / settings["replay"]
@@ -221,9 +223,10 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
             state["tokens"] += int(sum(len(ids) * n for ids, n in zip(group.completions, group.counts)))
             progress.update(step, state["tokens"], **metrics)
             with progress.paused():
-                if step % SAVE_EVERY == 0 or step == groups or stop.requested:
+                stops = stop.requested and step < groups                  # asked once: what is promised is saved
+                if step % SAVE_EVERY == 0 or step == groups or stops:
                     save(step)
-            if stop.requested and step < groups:
+            if stops:
                 progress.message(f"stopped after group {step}; to go on: python -m minimoe.rloo --resume --out {out}")
                 return False, state["dev"]
     return True, state["dev"]

@@ -222,6 +222,7 @@ def test_what_changed_is_after_less_before(checkpoints, tmp_path, monkeypatch, c
 )
 def test_what_cannot_be_done_is_one_line(checkpoints, tmp_path, monkeypatch, capsys, written, arguments, says):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(evaluate, "greedy", lambda *_: pytest.fail("a model was asked before all was known to be there"))
     good = str(checkpoints[0])
     assert says in refused(monkeypatch, capsys, *(argument.format(good=good) for argument in arguments))
     assert list(tmp_path.iterdir()) == []
