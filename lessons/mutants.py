@@ -327,77 +327,118 @@ MUTANTS = [
     Mutant(
         "sparse-attention-query-not-turned-back", "sparse_attention", "minimoe.layers.sparse_attention",
         "dqkv[:, :, :2] = self.rope.backward(dqkv[:, :, :2], saved_rope, grads)",
-        "dqkv[:, :, 1:2] = self.rope.backward(dqkv[:, :, 1:2], saved_rope, grads)",
+        "dqkv[:, :, 1] = self.rope.backward(dqkv[:, :, :2], saved_rope, grads)[:, :, 1]",
         "q and k were both turned, and only k's gradient is turned back. The queries' rows of `qkv.weight` fail; "
         "`out.weight`, above the fault, is right.",
     ),
 
     Mutant(
-        "swiglu-value-without-activation", "swiglu", "minimoe.layers.experts",
-        "np.multiply(dy, silu, out=dvalue)", "np.multiply(dy, gate, out=dvalue)",
-        "y = silu(gate) * value, so the value's gradient is dy * silu(gate). The bare gate is nearly the same for "
-        "large positive gates, and quite another number for negative ones.",
+        "swiglu-value-without-activation", "expert", "minimoe.layers.experts",
+        "dvalue = dhidden * silu ", "dvalue = dhidden * sigmoid ",
+        "hidden = silu(gate) * value, so the value's gradient is dhidden * silu(gate). The bare sigmoid is right at gate 1 "
+        "alone, and has the wrong sign for every negative gate.",
     ),
     Mutant(
-        "swiglu-gate-without-value", "swiglu", "minimoe.layers.experts",
-        "dsilu = dy * value", "dsilu = dy.copy()",
+        "swiglu-gate-without-value", "expert", "minimoe.layers.experts",
+        "dsilu = dhidden * value", "dsilu = dhidden",
         "In the product rule each factor's gradient is multiplied by the other factor. The gate's half forgets the "
         "value, and is then right in sign by luck alone.",
     ),
     Mutant(
-        "swiglu-sigmoid-constant", "swiglu", "minimoe.layers.experts",
-        "sigmoid + silu * (1 - sigmoid)", "sigmoid",
+        "swiglu-sigmoid-constant", "expert", "minimoe.layers.experts",
+        "(sigmoid + silu * (1 - sigmoid))", "sigmoid",
         "silu = gate * sigmoid(gate) has the gate twice, and here the sigmoid is taken for a constant. The lost term "
         "is 0 at gate 0 and far from it, largest in between.",
     ),
     Mutant(
-        "swiglu-sigmoid-without-gate", "swiglu", "minimoe.layers.experts",
+        "swiglu-sigmoid-without-gate", "expert", "minimoe.layers.experts",
         "sigmoid + silu * (1 - sigmoid)", "sigmoid + sigmoid * (1 - sigmoid)",
         "The second term of silu' is gate * sigmoid * (1 - sigmoid). Without the gate it is right at gate 1, and has "
         "the wrong sign for every negative gate.",
     ),
     Mutant(
-        "swiglu-halves-swapped", "swiglu", "minimoe.layers.experts",
-        "dgate, dvalue = np.split(dx, 2, axis=-1)", "dvalue, dgate = np.split(dx, 2, axis=-1)",
-        "Split as gate first, then value; put together as value first, then gate. The halves have the same width, so "
-        "that only numbers can tell.",
+        "swiglu-halves-swapped", "expert", "minimoe.layers.experts",
+        "dup[:F] += dgate.T @ x                                            # gate = x G^T\n"
+        "        dup[F:] += dvalue.T @ x",
+        "dup[F:] += dgate.T @ x                                            # gate = x G^T\n"
+        "        dup[:F] += dvalue.T @ x",
+        "Read as gate first, then value; written as value first, then gate. The halves have the same width, so "
+        "that only numbers can tell: `up` fails.",
+    ),
+    Mutant(
+        "swiglu-value-path", "expert", "minimoe.layers.experts",
+        "    dx += dvalue @ up[F:] ", "    pass ",
+        "x is read twice, by the gate and by the value, and the second path back is dropped. The parameters are right; only "
+        "the input fails.",
     ),
 
     Mutant(
         "experts-down-without-activation", "experts", "minimoe.layers.experts",
-        "(gate * sigmoid * value)", "(gate * value)",
-        "The hidden row is computed again for the gradient of `down`, without its sigmoid. Only `down` fails: what is "
+        "hidden = silu * value                                             # again", "hidden = value    # again",
+        "The hidden row is computed again for the gradient of `down`, without its activation. Only `down` fails: what is "
         "recomputed must be the same forward.",
     ),
     Mutant(
         "experts-gradient-averaged", "experts", "minimoe.layers.experts",
-        "dpre.T @ x[rows]", "dpre.T @ x[rows] / len(x[rows])",
-        "Each expert's gradient is divided by its number of rows, as if a busy expert should not learn more. `up` "
+        "ddown += dy.T @ hidden", "ddown += dy.T @ hidden / len(x)",
+        "Each expert's gradient is divided by its number of rows, as if a busy expert should not learn more. `down` "
         "fails, save for an expert with a single row.",
     ),
     Mutant(
         "experts-gradient-to-all", "experts", "minimoe.layers.experts",
-        "grads[self.up][e] +=", "grads[self.up] +=",
-        "Without its index the sum is broadcast, and every expert receives the gradient of all: `up` fails, and even "
-        "the expert that read no row has one.",
+        "dup = grads[self.up][e] if", "dup = grads[self.up][0] if",
+        "Without its index every expert's gradient goes to the first one, which learns for all, and the others not at all: "
+        "`up` fails.",
     ),
     Mutant(
         "experts-neighbour", "experts", "minimoe.layers.experts",
-        "np.matmul(dpre, self.up.data[e], out=dx[rows])", "np.matmul(dpre, self.up.data[e - 1], out=dx[rows])",
+        "saved_swiglu, self.up.data[e], self", "saved_swiglu, self.up.data[e - 1], self",
         "An index off by one: gradient leaves an expert through its neighbour's matrix. Index -1 is legal, so not "
         "even the first expert complains; the input fails.",
     ),
     Mutant(
         "experts-saved-overwritten", "experts", "minimoe.layers.experts",
-        "        silu = gate * sigmoid\n", "        silu = np.multiply(gate, sigmoid, out=gate)\n",
-        "To spare an array, backward writes into what forward saved. The activation's own gradient is right, but "
-        "`down` is next to need the gate, and fails; so would a second backward.",
+        "dvalue = dhidden * silu ", "dvalue = np.multiply(dhidden, silu, out=silu) ",
+        "To spare an array, backward writes into what forward saved. The value's own gradient is right, but "
+        "the gate's is next to need silu, and fails; so would a second backward.",
     ),
     Mutant(
         "experts-overwrites", "experts", "minimoe.layers.experts",
-        "grads[self.up][e] +=", "grads[self.up][e] =",
-        "`=` for `+=`: of several microbatches only the last one teaches `up`. A check that starts from zero gradients "
+        "ddown += dy.T @ hidden", "ddown[:] = dy.T @ hidden",
+        "`=` for `+=`: of several microbatches only the last one teaches `down`. A check that starts from zero gradients "
         "and goes backward once cannot tell the two apart.",
+    ),
+    Mutant(
+        "experts-second-one-silent", "experts", "minimoe.layers.experts",
+        "dx[n] += swiglu_backward(", "dx[n] = swiglu_backward(",
+        "A row went to two experts, so their gradients add up. Only that of the last one is left: all parameters are right, "
+        "the input is not.",
+    ),
+    Mutant(
+        "experts-rows-not-put-back", "experts", "minimoe.layers.experts",
+        "dx[n] += swiglu_backward(", "dx[: len(n)] += swiglu_backward(",
+        "An expert's rows stand together, and their gradients are left where they stand instead of going back to the rows "
+        "they came from. Each row gets the gradients of others; only the input fails.",
+    ),
+    Mutant(
+        "experts-weight-of-the-other-choice", "experts", "minimoe.layers.experts",
+        "doutput = weights[n, j, None] * dyn", "doutput = weights[n, 1 - j, None] * dyn",
+        "A row has two experts and two weights, and each expert's gradient is multiplied by the other's weight. The "
+        "matrices and the input fail; `weights` is right.",
+    ),
+    Mutant(
+        "experts-weight-on-the-input", "experts", "minimoe.layers.experts",
+        "            doutput = weights[n, j, None] * dyn                           # y[n] += weight * output\n",
+        "            doutput, x = dyn, x * 1\n"
+        "            x[n] *= weights[n, j, None]\n",
+        "The weight multiplies an expert's output, and backward treats it as if it multiplied the input. Matrices and input "
+        "fail alike: an expert is not linear.",
+    ),
+    Mutant(
+        "experts-weights-from-the-input", "experts", "minimoe.layers.experts",
+        'np.einsum("rd,rd->r", dyn, output)', 'np.einsum("rd,rd->r", dyn, x[n])',
+        "A weight multiplies the expert's output, so its gradient is dy . output. Here it is dy . input: the experts learn, "
+        "and the router would learn something else than which expert is good.",
     ),
 
     Mutant(
@@ -433,36 +474,14 @@ MUTANTS = [
         "pushed down, the crowded experts' most, so the load may even out; it is still no gradient.",
     ),
     Mutant(
-        "moe-second-expert-silent", "moe", "minimoe.layers.moe",
-        "dx = dslots.reshape(*saved.chosen.shape, -1).sum(axis=1)",
-        "dx = dslots.reshape(*saved.chosen.shape, -1)[:, 0]",
-        "A row was copied to two experts, so their gradients add up. Only that of the best one comes back: all "
-        "parameters are right, the input is not.",
-    ),
-    Mutant(
-        "moe-order-not-undone", "moe", "minimoe.layers.moe",
-        "dslots[saved.order] = dgathered", "dslots = dgathered",
-        "The experts return gradients grouped by expert, and they are read as if they stood row by row. Each row gets "
-        "the gradients of others; only the input fails.",
-    ),
-    Mutant(
-        "moe-weight-of-another-slot", "moe", "minimoe.layers.moe",
-        "saved.weights.reshape(-1)[saved.order, None]", "saved.weights.reshape(-1)[:, None]",
-        "The rows stand in the experts' order and the weights do not, so each slot is multiplied by another slot's "
-        "weight. The experts' matrices and the input fail.",
-    ),
-    Mutant(
-        "moe-gate-on-the-input", "moe", "minimoe.layers.moe",
-        "        doutputs = dslots * saved.weights.reshape(-1)[saved.order, None]  # y += weight * output\n"
-        "        dgathered = self.experts.backward(doutputs, saved.experts, grads)\n",
-        "        dgathered = self.experts.backward(dslots, saved.experts, grads)\n"
-        "        dgathered *= saved.weights.reshape(-1)[saved.order, None]\n",
-        "The weight multiplies an expert's output, and backward treats it as if it multiplied the input. The input "
-        "still comes out right, backward being linear in dy; the experts' own matrices fail.",
+        "moe-experts-path", "moe", "minimoe.layers.moe",
+        "        dx += dx_experts\n", "",
+        "The chosen experts learn, but the gradient that they pass on is thrown away. One of three paths from x to y is "
+        "gone: the input fails, and in a model all that lies below it.",
     ),
     Mutant(
         "moe-shared-expert-path", "moe", "minimoe.layers.moe",
-        "dx += self.shared.backward(drows", "self.shared.backward(drows",
+        "dx = self.shared.backward(drows, saved.shared, grads)", "dx = np.zeros_like(drows); self.shared.backward(drows, saved.shared, grads)",
         "The shared expert learns, but the gradient that it passes on is thrown away. One of three paths from x to y "
         "is gone: the input fails, and in a model all that lies below it.",
     ),

@@ -19,7 +19,7 @@ class ModelConfig:
     blocks: int = 12
     sparse_every: int = 4           # every fourth block has sparse attention, the others linear
     heads: int = 6                  # H
-    chunk_size: int = 64            # positions that linear attention reads at once; changes speed, not results
+    chunk_size: int = 32            # positions that linear attention reads at once; changes speed, not results
     sparse_top_k: int = 32          # keys that a query of sparse attention keeps
     experts: int = 8                # E, beside the shared one
     experts_per_token: int = 2

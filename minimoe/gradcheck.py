@@ -28,7 +28,7 @@ from minimoe.config import PRESETS
 from minimoe.errors import InputError
 from minimoe.layers.block import Block
 from minimoe.layers.embedding import Embedding
-from minimoe.layers.experts import Experts, SwiGLU
+from minimoe.layers.experts import Expert, Experts
 from minimoe.layers.hyper_connection import Read, Write
 from minimoe.layers.layer import Grads, Layer, Parameter
 from minimoe.layers.linear import Linear
@@ -258,6 +258,7 @@ def cases(seed: int = 0) -> dict[str, Callable[[], Report]]:
         return lambda: check(randomize(layer, np.random.default_rng(seed)), *inputs, seed=seed, **options)
 
     stream_weights = [Parameter(draw(S)) for _ in range(2)]
+    chosen = np.array([rng.permutation(E - 1)[:2] for _ in range(B * T)])      # nobody chooses the last expert
     moe, r = MoE(D, E, F, 2, rng, f), draw((B, T, D))
     ids = rng.integers(0, PRESETS["micro"].vocabulary, (B, T + 1))
     ids[:, -3:] = ids[:, :3]                                              # a token that is seen twice
@@ -284,8 +285,8 @@ def cases(seed: int = 0) -> dict[str, Callable[[], Report]]:
         "rope": case(Rope(K), draw((B, T, H, K))),
         "linear_attention": case(linear_attention(), draw((B, T, D))),
         "sparse_attention": case(sparse_attention(), draw((B, T, D))),
-        "swiglu": case(SwiGLU(), draw((B, T, 2 * F))),
-        "experts": case(Experts(E, D, F, rng, f), draw((B * T, D)), np.array([5, 0, 9, 1, 7])),
+        "expert": case(Expert(D, F, rng, f), draw((B * T, D))),
+        "experts": case(Experts(E, D, F, rng, f), draw((B * T, D)), rng.uniform(0.2, 1, (B * T, 2)), chosen),
         "moe": case(moe, draw((B, T, D)), objective=projection_and_balance(r, 3.0)),
         "read": case(Read(stream_weights[0]), draw((S, B, T, D))),
         "write": case(Write(stream_weights[1]), draw((S, B, T, D)), draw((B, T, D))),

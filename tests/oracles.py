@@ -93,14 +93,8 @@ def expert(x, up, down):
     return linear(swiglu(linear(x, up)), down)
 
 
-def experts(x, counts, ups, downs):
-    """x (R,D): the first counts[0] rows are expert 0's, and so on."""
-    y, row = [], 0
-    for e, count in enumerate(counts):
-        for _ in range(count):
-            y.append(expert(x[row], ups[e], downs[e]))
-            row += 1
-    return np.array(y)
+def experts(x, weights, chosen, ups, downs):
+    return np.array([sum(w * expert(v, ups[e], downs[e]) for w, e in zip(*row)) for v, *row in zip(x, weights, chosen)])
 
 
 def best(logits, k):

@@ -10,7 +10,7 @@ from minimoe.config import ModelConfig
 from minimoe.gradcheck import check, projection_and_balance, randomize
 from minimoe.layers.block import Block
 from minimoe.layers.embedding import Embedding
-from minimoe.layers.experts import Expert, Experts, SwiGLU
+from minimoe.layers.experts import Expert, Experts
 from minimoe.layers.hyper_connection import Read, Write
 from minimoe.layers.layer import Layer, Parameter, State
 from minimoe.layers.linear import Linear
@@ -87,9 +87,14 @@ def streams(s, rng):
     return [rng.standard_normal((s.S, s.B, s.T, s.D))]
 
 
-def grouped_rows(s, rng):
-    counts = rng.multinomial(s.B * s.T, rng.dirichlet(np.full(s.E, 0.5)))     # some experts get none
-    return [rng.standard_normal((s.B * s.T, s.D)), counts]
+def rows(s, rng):
+    return [rng.standard_normal((s.B * s.T, s.D))]
+
+
+def routed_rows(s, rng):
+    likely = rng.dirichlet(np.full(s.E, 0.5)) + 1e-3                      # some experts get few rows, or none
+    chosen = [rng.choice(s.E, s.chosen, replace=False, p=likely / likely.sum()) for _ in range(s.B * s.T)]
+    return rows(s, rng) + [rng.uniform(0.2, 1, (s.B * s.T, s.chosen)), np.array(chosen)]
 
 
 # name: the layer, its inputs, its oracle (sizes, parameters, *inputs)
@@ -124,20 +129,15 @@ CASES = {
         activations,
         lambda s, p, x: oracles.sparse_attention(x, p["qkv.weight"], p["out.weight"], s.H, s.top_k),
     ),
-    "swiglu": (
-        lambda s, rng, dtype: SwiGLU(),
-        lambda s, rng: [rng.standard_normal((s.B, s.T, 2 * s.F))],
-        lambda s, p, x: oracles.swiglu(x),
-    ),
     "expert": (
         lambda s, rng, dtype: Expert(s.D, s.F, rng, dtype),
-        activations,
+        rows,
         lambda s, p, x: oracles.expert(x, p["up.weight"], p["down.weight"]),
     ),
     "experts": (
         lambda s, rng, dtype: Experts(s.E, s.D, s.F, rng, dtype),
-        grouped_rows,
-        lambda s, p, x, counts: oracles.experts(x, counts, p["up"], p["down"]),
+        routed_rows,
+        lambda s, p, x, weights, chosen: oracles.experts(x, weights, chosen, p["up"], p["down"]),
     ),
     "moe": (
         moe,
@@ -363,7 +363,7 @@ def test_a_frozen_parameter_changes_nothing_else(name):
         assert same_bits(dagain, dinputs)
 
 
-@pytest.mark.parametrize("name", ["swiglu", "linear attention", "sparse attention", "moe", "read", "write"])
+@pytest.mark.parametrize("name", ["expert", "linear attention", "sparse attention", "moe", "read", "write"])
 def test_large_numbers_do_not_overflow(name):
     """A softmax that did not subtract the largest, or a sigmoid of -10,000, would give infinity or NaN in float32."""
     layer, inputs = build(name, dtype=np.float32)

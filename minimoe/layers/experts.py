@@ -1,6 +1,5 @@
-"""SwiGLU experts (arXiv 2002.05202, eq. 6): y = (silu(x G^T) * (x V^T)) D^T, with G and V stacked as `up`."""
+"""SwiGLU experts (arXiv 2002.05202, eq. 6): y = (silu(x G^T) * (x V^T)) W^T. `up` is G above V, `down` is W."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,85 +8,85 @@ from minimoe.layers.layer import Grads, Layer, normal
 from minimoe.layers.linear import Linear
 
 
-class SwiGLU(Layer):
-    """The activation between an expert's two matrices: the last axis holds gate and value, (..., 2F) -> (..., F)."""
+def swiglu(x: np.ndarray, up: np.ndarray, down: np.ndarray) -> tuple[np.ndarray, Any]:
+    """One expert's rows: x (R,D), up (2F,D), down (D,F) -> y (R,D), saved."""
+    F = down.shape[1]
+    gate, value = x @ up[:F].T, x @ up[F:].T                              # (R,F) each
+    sigmoid = np.tanh(0.5 * gate)                                         # 1 / (1 + e^-gate) = tanh(gate / 2) / 2 + 1/2,
+    sigmoid *= 0.5                                                        # without overflow
+    sigmoid += 0.5
+    silu = gate * sigmoid
+    hidden = silu * value
+    y = hidden @ down.T                                                   # (R,D)
+    return y, (silu, value, sigmoid)
 
-    def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:
-        gate, value = np.split(x, 2, axis=-1)                             # (..., F) each
-        sigmoid = np.tanh(0.5 * gate)                                     # 1 / (1 + e^-gate) = tanh(gate / 2) / 2 + 1/2,
-        sigmoid *= 0.5                                                    # without overflow
-        sigmoid += 0.5
-        y = gate * sigmoid
-        y *= value
-        return y, (gate, value, sigmoid)
 
-    def backward(self, dy: np.ndarray, saved: Any, grads: Grads) -> np.ndarray:
-        gate, value, sigmoid = saved
-        silu = gate * sigmoid
-        dx = np.empty((*dy.shape[:-1], 2 * dy.shape[-1]), dy.dtype)
-        dgate, dvalue = np.split(dx, 2, axis=-1)                          # views into dx
-        np.multiply(dy, silu, out=dvalue)                                 # y = silu * value
-        dsilu = dy * value                                                # y = silu * value
-        np.multiply(dsilu, sigmoid + silu * (1 - sigmoid), out=dgate)     # silu = gate * sigmoid(gate)
-        return dx
+def swiglu_backward(
+    dy: np.ndarray, x: np.ndarray, saved: Any, up: np.ndarray, down: np.ndarray, dup: np.ndarray | None, ddown: np.ndarray | None
+) -> np.ndarray:
+    """Return dx; add into dup and ddown what the rows teach, unless they are None: frozen."""
+    silu, value, sigmoid = saved
+    F = down.shape[1]
+    if ddown is not None:
+        hidden = silu * value                                             # again, rather than kept
+        ddown += dy.T @ hidden                                            # y = hidden down^T
+    dhidden = dy @ down                                                   # y = hidden down^T
+    dvalue = dhidden * silu                                               # hidden = silu * value
+    dsilu = dhidden * value                                               # hidden = silu * value
+    dgate = dsilu * (sigmoid + silu * (1 - sigmoid))                      # silu = gate * sigmoid(gate)
+    if dup is not None:
+        dup[:F] += dgate.T @ x                                            # gate = x G^T
+        dup[F:] += dvalue.T @ x                                           # value = x V^T
+    dx = dgate @ up[:F]                                                   # gate = x G^T
+    dx += dvalue @ up[F:]                                                 # value = x V^T
+    return dx
 
 
 class Expert(Layer):
-    """One expert that reads every row: the shared one. (..., D) -> (..., D)"""
+    """One expert that reads every row: the shared one. x (N,D) -> y (N,D)."""
 
     def __init__(self, width: int, expert_width: int, rng: np.random.Generator, dtype: Any):
         self.up = Linear(width, 2 * expert_width, rng, dtype)
         self.down = Linear(expert_width, width, rng, dtype)
-        self.swiglu = SwiGLU()
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:
-        pre, saved_up = self.up.forward(x)                                # (..., 2F)
-        hidden, saved_swiglu = self.swiglu.forward(pre)                   # (..., F)
-        y, saved_down = self.down.forward(hidden)                         # (..., D)
-        return y, (saved_up, saved_swiglu, saved_down)
+        y, saved = swiglu(x, self.up.weight.data, self.down.weight.data)
+        return y, (x, saved)
 
     def backward(self, dy: np.ndarray, saved: Any, grads: Grads) -> np.ndarray:
-        saved_up, saved_swiglu, saved_down = saved
-        dhidden = self.down.backward(dy, saved_down, grads)
-        dpre = self.swiglu.backward(dhidden, saved_swiglu, grads)
-        return self.up.backward(dpre, saved_up, grads)
+        up, down = self.up.weight, self.down.weight
+        x, saved_swiglu = saved
+        return swiglu_backward(dy, x, saved_swiglu, up.data, down.data, grads.get(up), grads.get(down))
 
 
 class Experts(Layer):
-    """E experts, each of which reads its own rows. x (R,D), grouped by expert, counts (E,) rows each -> y (R,D)."""
+    """E experts, of which each row has chosen k: y = sum over j of weights[:, j] * expert_{chosen[:, j]}(x).
+
+    x (N,D), weights (N,k), chosen (N,k) -> y (N,D). An expert reads the rows that chose it, all at once.
+    """
 
     def __init__(self, experts: int, width: int, expert_width: int, rng: np.random.Generator, dtype: Any):
         self.up = normal(rng, (experts, 2 * expert_width, width), dtype)
         self.down = normal(rng, (experts, width, expert_width), dtype)
-        self.swiglu = SwiGLU()
 
-    def forward(self, x: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, Any]:
-        y, saved_swiglu = np.empty_like(x), {}
-        for e, rows in groups(counts):
-            pre = x[rows] @ self.up.data[e].T                             # (rows, 2F)
-            hidden, saved_swiglu[e] = self.swiglu.forward(pre)            # (rows, F)
-            np.matmul(hidden, self.down.data[e].T, out=y[rows])           # (rows, D)
-        return y, (x, counts, saved_swiglu)
+    def forward(self, x: np.ndarray, weights: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, Any]:
+        y, calls = np.zeros_like(x), []
+        for e in np.unique(chosen).tolist():
+            n, j = np.nonzero(chosen == e)                                # (R,) rows that chose e, and as which of their k
+            output, saved = swiglu(x[n], self.up.data[e], self.down.data[e])    # (R,D)
+            y[n] += weights[n, j, None] * output                          # no row stands in n twice
+            calls.append((e, n, j, output, saved))
+        return y, (x, weights, calls)
 
-    def backward(self, dy: np.ndarray, saved: Any, grads: Grads) -> np.ndarray:
-        x, counts, saved_swiglu = saved
-        dx = np.empty_like(x)
-        for e, rows in groups(counts):
-            dhidden = dy[rows] @ self.down.data[e]                        # y = hidden down^T
-            dpre = self.swiglu.backward(dhidden, saved_swiglu[e], grads)  # hidden = swiglu(pre)
-            np.matmul(dpre, self.up.data[e], out=dx[rows])                # pre = x up^T
-            if self.up in grads:
-                grads[self.up][e] += dpre.T @ x[rows]                     # pre = x up^T
-            if self.down in grads:
-                gate, value, sigmoid = saved_swiglu[e]
-                grads[self.down][e] += dy[rows].T @ (gate * sigmoid * value)       # y = hidden down^T
-        return dx
-
-
-def groups(counts: np.ndarray) -> Iterator[tuple[int, slice]]:
-    """Yield (expert, its rows) for every expert that has any."""
-    end = 0
-    for e, count in enumerate(counts.tolist()):
-        start, end = end, end + count
-        if count:
-            yield e, slice(start, end)
+    def backward(self, dy: np.ndarray, saved: Any, grads: Grads) -> tuple[np.ndarray, np.ndarray]:
+        """Return (dx, dweights)."""
+        x, weights, calls = saved
+        dx, dweights = np.zeros_like(dy), np.zeros_like(weights)
+        for e, n, j, output, saved_swiglu in calls:
+            dyn = dy[n]                                                   # (R,D)
+            dweights[n, j] = np.einsum("rd,rd->r", dyn, output)           # y[n] += weight * output
+            doutput = weights[n, j, None] * dyn                           # y[n] += weight * output
+            dup = grads[self.up][e] if self.up in grads else None
+            ddown = grads[self.down][e] if self.down in grads else None
+            dx[n] += swiglu_backward(doutput, x[n], saved_swiglu, self.up.data[e], self.down.data[e], dup, ddown)
+        return dx, dweights

@@ -51,7 +51,7 @@ class LinearAttention(Layer):
 
         qkv, saved_qkv = self.qkv.forward(x)
         qkv = qkv.reshape(B, T, 3, H, K)
-        qk, v = qkv[:, :, :2], heads_first(qkv[:, :, 2])                  # (B,T,2,H,K), (B,H,T,K)
+        qk, v = qkv[:, :, :2], np.ascontiguousarray(heads_first(qkv[:, :, 2]))     # (B,T,2,H,K), (B,H,T,K)
         phi = elu_plus_one(qk)                                            # (B,T,2,H,K)
         turned, saved_rope = self.rope.forward(phi, state.position)
         q, k = heads_first(turned[:, :, 0]), heads_first(turned[:, :, 1])  # (B,H,T,K)

@@ -17,8 +17,6 @@ class Routed(NamedTuple):
     counts: np.ndarray    # (E,) rows sent to each expert
     chosen: np.ndarray    # (N,k) the experts of each row, best first
     weights: np.ndarray   # (N,k) softmax over the chosen logits
-    order: np.ndarray     # (Nk,) the slots of `chosen`, sorted by expert
-    outputs: np.ndarray   # (Nk,D) what the experts returned, in that order
     router: Any
     experts: Any
     shared: Any
@@ -42,28 +40,18 @@ class MoE(Layer):
         logits, saved_router = self.router.forward(rows)                  # (N,E)
         chosen = np.argsort(-logits, axis=1, kind="stable")[:, : self.k]  # (N,k)
         weights = softmax(np.take_along_axis(logits, chosen, axis=1))     # (N,k)
-
-        order = np.argsort(chosen, axis=None, kind="stable")              # (Nk,) one expert's slots stand together
+        y, saved_experts = self.experts.forward(rows, weights, chosen)    # (N,D)
+        shared, saved_shared = self.shared.forward(rows)
+        y += shared
         counts = np.bincount(chosen.reshape(-1), minlength=logits.shape[1])
-        outputs, saved_experts = self.experts.forward(rows[order // self.k], counts)        # (Nk,D)
-        slots = np.empty_like(outputs)
-        slots[order] = outputs                                            # back to the order of rows
-        y, saved_shared = self.shared.forward(rows)                       # (N,D)
-        y += np.einsum("nk,nkd->nd", weights, slots.reshape(*chosen.shape, -1))
-        saved = Routed(softmax(logits), counts, chosen, weights, order, outputs, saved_router, saved_experts, saved_shared)
-        return y.reshape(x.shape), saved
+        return y.reshape(x.shape), Routed(softmax(logits), counts, chosen, weights, saved_router, saved_experts, saved_shared)
 
     def backward(self, dy: np.ndarray, saved: Routed, grads: Grads, dprobs: np.ndarray | None = None) -> np.ndarray:
         """Return dx; `dprobs` (N,E) is the gradient that the load-balance loss sends to `saved.probs`."""
         drows = dy.reshape(-1, dy.shape[-1])                              # (N,D)
-        dslots = drows[saved.order // self.k]                             # (Nk,D) each slot's copy, in the experts' order
-        dweights = np.empty_like(saved.weights)
-        dweights.reshape(-1)[saved.order] = np.einsum("rd,rd->r", dslots, saved.outputs)    # y += weight * output
-        doutputs = dslots * saved.weights.reshape(-1)[saved.order, None]  # y += weight * output
-        dgathered = self.experts.backward(doutputs, saved.experts, grads)
-        dslots[saved.order] = dgathered                                   # gathered = rows[order // k]: a row's copies add up
-        dx = dslots.reshape(*saved.chosen.shape, -1).sum(axis=1)          # (N,D)
-        dx += self.shared.backward(drows, saved.shared, grads)
+        dx = self.shared.backward(drows, saved.shared, grads)             # y = experts(x) + shared(x)
+        dx_experts, dweights = self.experts.backward(drows, saved.experts, grads)
+        dx += dx_experts
 
         dlogits = np.zeros_like(saved.probs)                              # (N,E) no gradient to what was not chosen, ...
         dchosen = softmax_backward(dweights, saved.weights)
@@ -72,4 +60,3 @@ class MoE(Layer):
             dlogits += softmax_backward(dprobs, saved.probs)              # ... except from the load-balance loss
         dx += self.router.backward(dlogits, saved.router, grads)
         return dx.reshape(dy.shape)
-

@@ -1,5 +1,6 @@
 """Rotary position embedding (RoFormer, arXiv 2104.09864, eq. 15): position becomes an angle."""
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,14 @@ class Rope(Layer):
     """
 
     def __init__(self, head_width: int):
-        pair = np.arange(0, head_width, 2)                                # 2i
-        self.frequencies = BASE ** (-pair / head_width)                   # (K/2,) radians a position
+        self.head_width = head_width
 
     def forward(self, x: np.ndarray, first: np.ndarray | int = 0) -> tuple[np.ndarray, Any]:
         """Rotate x (B,T,...,K), its rows standing at positions first, first+1, ...; `first` is a number or a (B,) array."""
-        positions = np.reshape(first, (-1, 1)) + np.arange(x.shape[1])    # (B or 1, T)
-        angles = positions[..., None] * self.frequencies                  # (B or 1, T, K/2)
-        turn = np.exp(1j * angles)                                        # e^{i angle}
-        turn = turn.astype(np.result_type(x, np.complex64))               # float32 pairs up to complex64
-        turn = turn.reshape(*turn.shape[:2], *[1] * (x.ndim - 3), -1)     # the same turn for every head
+        B, T, *_, K = x.shape
+        positions = np.reshape(first, (-1, 1)) + np.arange(T)             # (B or 1, T)
+        turn = turns(K, 1 << int(positions.max()).bit_length(), np.result_type(x, np.complex64))[positions]
+        turn = np.tile(turn, x[0, 0].size // K)                           # the same turn for every head
         return rotate(x, turn), turn
 
     def backward(self, dy: np.ndarray, saved: Any, grads: Grads) -> np.ndarray:
@@ -34,6 +33,16 @@ class Rope(Layer):
         return rotate(dy, turn.conj())                                    # a rotation is undone by the opposite angle
 
 
+@lru_cache
+def turns(K: int, length: int, dtype: Any) -> np.ndarray:
+    """Return e^{i angle} of every pair at positions 0 to length-1, (length, K/2) complex."""
+    pair = np.arange(0, K, 2)                                             # 2i
+    frequencies = BASE ** (-pair / K)                                     # (K/2,) radians a position
+    angles = np.arange(length)[:, None] * frequencies                     # (length, K/2)
+    return np.exp(1j * angles).astype(dtype)                              # float32 pairs up to complex64
+
+
 def rotate(x: np.ndarray, turn: np.ndarray) -> np.ndarray:
-    """Multiply x (..., K), read as K/2 complex numbers, by `turn`."""
-    return (x.view(turn.dtype) * turn).view(x.dtype)                      # (..., K/2) complex -> (..., K)
+    """Multiply x (B,T,...,K), read as complex numbers, by `turn` (B or 1, T, .../2)."""
+    pairs = x.reshape(*x.shape[:2], -1).view(turn.dtype)                  # (B,T,.../2)
+    return (pairs * turn).view(x.dtype).reshape(x.shape)
