@@ -47,27 +47,30 @@ def generate(
     rng = np.random.default_rng(seed)
     completions = [[] for _ in prompts]
     room = [min(max_new_tokens, context - len(prompt)) for prompt in prompts]
-    running = [i for i, left in enumerate(room) if left > 0]              # R of the prompts: those still being continued
+    running = [i for i, left in enumerate(room) if left > 0]              # the prompts still being continued
     if running:
-        logits, state = read(model, [prompts[i] for i in running])        # (R,V)
+        logits, state, row = read(model, [prompts[i] for i in running])   # (R,V); row: which of the R rows each continues
     while running:
-        ids = sample(logits, temperature, rng)                            # (R,)
+        ids = sample(logits[row], temperature, rng)                       # an id for each of `running`
         for i, token in zip(running, ids.tolist()):
             completions[i].append(token)
         going = [r for r, i in enumerate(running) if completions[i][-1] != EOS and len(completions[i]) < room[i]]
-        if len(going) < len(running):
-            running, ids, state = [running[r] for r in going], ids[going], [part.take(going) for part in state]
+        running = [running[r] for r in going]
         if running:
+            V = model.config.vocabulary
+            ways, row = np.unique(row[going] * V + ids[going], return_inverse=True)
+            before, ids = np.divmod(ways, V)                              # (R,) what went the same way so far is one row
+            if not np.array_equal(before, np.arange(len(logits))):
+                state = [part.take(before) for part in state]
             logits, state = model.step(ids[:, None], state)
             logits = logits[:, -1]
     return completions
 
 
-def read(model: MiniMoE, prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, list[State]]:
-    """Read the prompts; return the logits (R,V) after the last id of each, and the state of all rows.
+def read(model: MiniMoE, prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, list[State], np.ndarray]:
+    """Read the prompts, equal ones once; return the logits (R,V) after the last id, the state, and the row of each prompt.
 
     Prompts of one length are read together, and their states joined, each row with its own position: nothing is padded.
-    A prompt that is given several times is read once.
     """
     distinct = sorted(set(map(tuple, prompts)), key=len)
     logits, states = [], []
@@ -76,8 +79,8 @@ def read(model: MiniMoE, prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, 
         logits.append(y[:, -1])
         states.append(state)
     row = {prompt: r for r, prompt in enumerate(distinct)}
-    order = [row[tuple(prompt)] for prompt in prompts]
-    return np.concatenate(logits)[order], [type(parts[0]).join(parts).take(order) for parts in zip(*states)]
+    state = [type(parts[0]).join(parts) for parts in zip(*states)]
+    return np.concatenate(logits), state, np.array([row[tuple(prompt)] for prompt in prompts])
 
 
 def sample(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> np.ndarray:

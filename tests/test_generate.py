@@ -70,14 +70,33 @@ def test_prompts_together_are_each_alone(model):
     assert together == generate(model, [np.array(prompt) for prompt in PROMPTS], max_new_tokens=12)
 
 
-def test_a_repeated_prompt_is_read_once_and_prompts_of_one_length_together(model, monkeypatch):
+def test_what_is_equal_so_far_is_read_once_and_prompts_of_one_length_together(model, monkeypatch):
     shapes, step = [], model.step
     monkeypatch.setattr(model, "step", lambda ids, state=None: (shapes.append(ids.shape), step(ids, state))[1])
     a, b = [5, 6, 7], [8, 9, 10]
     completions = generate(model, [a, a, b, a, a, a, [4] * 6], max_new_tokens=3)
-    assert shapes[:2] == [(2, 3), (1, 6)] and shapes[2:] == [(7, 1)] * 2
+    assert shapes[:2] == [(2, 3), (1, 6)] and shapes[2:] == [(3, 1)] * 2
     monkeypatch.undo()
     assert completions == [greedy_by_forward(model, prompt, 3) for prompt in (a, a, b, a, a, a, [4] * 6)]
+
+
+def test_draws_that_part_go_on_each_from_its_own_past(model, monkeypatch):
+    """The draws of ten rows, and what each saw, are those of ten rows that are never taken together."""
+    rng, noise = np.random.default_rng(0), []
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: rng)
+    gumbel = np.random.default_rng(1).gumbel(size=(8, 10, VOCABULARY))
+    prompts, temperature = [[5, 6, 7]] * 10, 0.8
+    rng = type("Drawn", (), {"gumbel": lambda self, size: noise.append(size) or gumbel[len(noise) - 1]})()
+    together = generate(model, prompts, 8, temperature)
+    alone = []
+    for i in range(10):
+        ids = [5, 6, 7]
+        for step in range(8):
+            logits, _ = model.forward(np.array([ids]))
+            ids.append(int((logits[0, -1].astype(np.float64) / temperature + gumbel[step, i]).argmax()))
+        alone.append(ids[3:])
+    assert together == alone and noise == [(10, VOCABULARY)] * 8
+    assert 1 < len({ids[0] for ids in alone}) < 10                        # some part at once, some later
 
 
 def test_draws_of_one_prompt_differ_and_the_seed_repeats_them(model):
@@ -116,8 +135,8 @@ def test_eos_ends_a_row_and_the_others_go_on():
     prompts = [[EOS + 3], [200, EOS + 1], [150], [EOS + 3]]
     completions = generate(countdown, prompts, max_new_tokens=6)
     assert completions == [[EOS + 2, EOS + 1, EOS], [EOS], list(range(149, 143, -1)), [EOS + 2, EOS + 1, EOS]]
-    # two lengths, each read once; then what still runs: three rows twice, one thrice; what nobody needs is not computed
-    assert countdown.calls == [(2, 1), (1, 2), (3, 1), (3, 1), (1, 1), (1, 1), (1, 1)]
+    # two lengths, each read once, the equal prompts as one; then what still runs: two rows twice, one thrice
+    assert countdown.calls == [(2, 1), (1, 2), (2, 1), (2, 1), (1, 1), (1, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("max_new_tokens", [0, 1, 5, 100])

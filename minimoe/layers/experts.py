@@ -9,15 +9,14 @@ from minimoe.layers.linear import Linear
 
 
 def swiglu(x: np.ndarray, up: np.ndarray, down: np.ndarray) -> tuple[np.ndarray, Any]:
-    """One expert's rows: x (R,D), up (2F,D), down (D,F) -> y (R,D), saved."""
-    F = down.shape[1]
-    gate, value = x @ up[:F].T, x @ up[F:].T                              # (R,F) each
+    """One expert's rows: x (R,D), up (2F,D), down (D,F) -> y (R,D), saved. Inside, a row is a column: gate above value."""
+    gate, value = halves(up @ x.T)                                        # (F,R) each
     sigmoid = np.tanh(0.5 * gate)                                         # 1 / (1 + e^-gate) = tanh(gate / 2) / 2 + 1/2,
     sigmoid *= 0.5                                                        # without overflow
     sigmoid += 0.5
-    silu = gate * sigmoid
+    silu = np.multiply(gate, sigmoid, out=gate)                           # in the gate's place: it is not needed again
     hidden = silu * value
-    y = hidden @ down.T                                                   # (R,D)
+    y = (down @ hidden).T                                                 # (R,D)
     return y, (silu, value, sigmoid)
 
 
@@ -25,21 +24,25 @@ def swiglu_backward(
     dy: np.ndarray, x: np.ndarray, saved: Any, up: np.ndarray, down: np.ndarray, dup: np.ndarray | None, ddown: np.ndarray | None
 ) -> np.ndarray:
     """Return dx; add into dup and ddown what the rows teach, unless they are None: frozen."""
-    silu, value, sigmoid = saved
-    F = down.shape[1]
+    silu, value, sigmoid = saved                                          # (F,R) each
+    dhidden = down.T @ dy.T                                               # y^T = down hidden
     if ddown is not None:
         hidden = silu * value                                             # again, rather than kept
-        ddown += dy.T @ hidden                                            # y = hidden down^T
-    dhidden = dy @ down                                                   # y = hidden down^T
-    dvalue = dhidden * silu                                               # hidden = silu * value
+        ddown += dy.T @ hidden.T                                          # y^T = down hidden
+    dpre = np.empty((2 * len(dhidden), len(dy)), dy.dtype)                # (2F,R)
+    dgate, dvalue = halves(dpre)                                          # views
+    np.multiply(dhidden, silu, out=dvalue)                                # hidden = silu * value
     dsilu = dhidden * value                                               # hidden = silu * value
-    dgate = dsilu * (sigmoid + silu * (1 - sigmoid))                      # silu = gate * sigmoid(gate)
+    np.multiply(dsilu, sigmoid + silu * (1 - sigmoid), out=dgate)         # silu = gate * sigmoid(gate)
     if dup is not None:
-        dup[:F] += dgate.T @ x                                            # gate = x G^T
-        dup[F:] += dvalue.T @ x                                           # value = x V^T
-    dx = dgate @ up[:F]                                                   # gate = x G^T
-    dx += dvalue @ up[F:]                                                 # value = x V^T
-    return dx
+        dup += dpre @ x                                                   # pre = up x^T
+    return dpre.T @ up                                                    # pre = up x^T
+
+
+def halves(pre: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """View gate and value in what `up` makes of the rows, (2F,R) -> (F,R) twice."""
+    F = len(pre) // 2
+    return pre[:F], pre[F:]
 
 
 class Expert(Layer):

@@ -67,7 +67,7 @@ class LinearAttention(Layer):
             heads_first(numerator)[:, :, t] = scores @ vc + qc @ kv
             z[:, t] = over_time(causal, phi[:, t, 1]) + past[:, None]     # a running sum, as a product: faster than cumsum
             chunks.append((t, qc, kc, vc, scores, kv))
-            kv = kv + transpose(kc) @ vc                                  # (B,H,K,K)
+            kv = kv + products(kc, vc)                                    # (B,H,K,K)
             past = z[:, t][:, -1]                                         # (B,H,K)
 
         denominator = np.einsum("bthk,bthk->bth", phi[:, :, 0], z)[..., None] + EPSILON
@@ -112,6 +112,11 @@ def elu_plus_one(x: np.ndarray) -> np.ndarray:
     np.exp(phi, out=phi)
     phi += np.maximum(x, 0)
     return phi
+
+
+def products(k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Return sum_c k_c v_c^T, (B,H,C,K) twice -> (B,H,K,K)."""
+    return transpose(k) @ v if k.shape[2] > 1 else transpose(k) * v       # BLAS is slow where there is nothing to sum
 
 
 def over_time(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
