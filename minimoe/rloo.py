@@ -49,7 +49,7 @@ from minimoe.training.checkpoint import begin_settings, load_moments, load_run, 
 from minimoe.training.losses import leave_one_out, log_softmax
 from minimoe.training.objective import sampled_gradients
 from minimoe.training.optim import AdamW, clip
-from minimoe.training.parallel import Workers, microbatches
+from minimoe.training.parallel import Workers
 from minimoe.training.progress import Progress, truncate
 
 CLIP = 1.0              # longest gradient taken as it is, of the policy and of the replay each
@@ -85,6 +85,8 @@ def sample_group(model: MiniMoE, task: Task, settings: dict[str, Any], step: int
     seed = [settings["seed"], SAMPLE_STREAM, step]
     samples = generate(model, prompts, settings["max_new_tokens"], settings["temperature"], seed)
     sampled = time.perf_counter()
+    if not all(samples):
+        raise InputError(f"the model's context, {model.config.context}, leaves no room after a prompt")
     counted = Counter(map(tuple, samples))
     completions, counts = list(counted), np.array(list(counted.values()))
     verdicts = [judge(task, ids) for ids in completions]
@@ -99,8 +101,8 @@ def sample_group(model: MiniMoE, task: Task, settings: dict[str, Any], step: int
     return Group(task, completions, counts, verdicts, rewards, advantages), seconds
 
 
-def policy_rows(group: Group) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ids (R,T+1), padded on the right, and for ids[:, 1:] their weights (R,T) in the loss, and which were sampled.
+def policy_rows(group: Group) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids (R,T+1), padded on the right, and for ids[:, 1:] their weights (R,T) in the loss.
 
     The loss is -mean over samples of advantage * log p(sample), so a row weighs its count * its advantage / G. A sampled EOS
     is part of the sample; the prompt and the padding are not.
@@ -108,26 +110,38 @@ def policy_rows(group: Group) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     prompt = [BOS] + encode(group.task.prompt)
     R, longest = len(group.completions), max(map(len, group.completions))
     ids = np.full((R, len(prompt) + longest), PAD)
-    sampled = np.zeros(ids.shape, bool)
+    weights = np.zeros(ids.shape)
+    of_row = group.counts * group.advantages / group.counts.sum()         # (R,)
     for row, completion in enumerate(group.completions):
         ids[row, : len(prompt) + len(completion)] = [*prompt, *completion]
-        sampled[row, len(prompt) : len(prompt) + len(completion)] = True
-    weights = group.counts * group.advantages / group.counts.sum()        # (R,)
-    return ids, sampled[:, 1:] * weights[:, None], sampled[:, 1:]
+        weights[row, len(prompt) : len(prompt) + len(completion)] = of_row[row]
+    return ids, weights[:, 1:]
 
 
-def describe(group: Group, logits: np.ndarray, base_logits: np.ndarray, temperature: float) -> dict[str, float]:
-    """Return what a step writes down about its samples.
+def score(model: MiniMoE, group: Group, temperature: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return log p of each sampled token, and the entropy in nats of what it was drawn from: (R,T), 0 at the padding."""
+    logits, state = model.step(np.array([[BOS] + encode(group.task.prompt)]))    # read once, whatever R is
+    R, T = len(group.completions), max(map(len, group.completions))
+    ids, sampled = np.full((R, T), PAD), np.zeros((R, T), bool)
+    for row, completion in enumerate(group.completions):
+        ids[row, : len(completion)], sampled[row, : len(completion)] = completion, True
+    logits = logits[:, -1:].repeat(R, axis=0)                             # (R,1,V) of the first token
+    if T > 1:
+        rest, _ = model.step(ids[:, :-1], [part.take([0] * R) for part in state])
+        logits = np.concatenate([logits, rest], axis=1)                   # (R,T,V)
+    log_p = log_softmax(logits / temperature)
+    entropy = -(np.exp(log_p) * log_p).sum(axis=-1)
+    return np.take_along_axis(log_p, ids[..., None], axis=-1)[..., 0] * sampled, entropy * sampled
+
+
+def describe(group: Group, log_p: np.ndarray, entropy: np.ndarray, log_base: np.ndarray) -> dict[str, float]:
+    """Return what a step writes down about its samples; `log_p` and `entropy` are the policy's `score`, `log_base` the base's.
 
     `kl` estimates the divergence from the starting policy by the mean over samples of log p(sample) - log p_start(sample);
-    `entropy` is the mean over sampled tokens of the entropy of what each was drawn from, in nats.
+    `entropy` is the mean over sampled tokens.
     """
-    ids, _, sampled = policy_rows(group)
-    log_p, log_base = log_softmax(logits / temperature), log_softmax(base_logits / temperature)
-    of_token = np.take_along_axis(log_p - log_base, ids[:, 1:, None], axis=-1)[..., 0]     # (R,T)
-    entropy = -(np.exp(log_p) * log_p).sum(axis=-1)                       # (R,T)
     counts, G = group.counts, group.counts.sum()                          # (R,)
-    tokens = sampled * counts[:, None] / G                                # (R,T)
+    tokens = counts @ [len(ids) for ids in group.completions]
     status = np.array([verdict.status for verdict in group.verdicts])
     truncated = np.array([EOS not in ids for ids in group.completions])
     return {
@@ -137,8 +151,8 @@ def describe(group: Group, logits: np.ndarray, base_logits: np.ndarray, temperat
         "distinct": len(group.completions),
         "zero_spread": int(not group.advantages.any()),
         "advantage_largest": float(np.abs(group.advantages).max()),
-        "entropy": float((entropy * tokens).sum() / tokens.sum()),
-        "kl": float((of_token * tokens).sum()),
+        "entropy": float(counts @ entropy.sum(axis=1) / tokens),
+        "kl": float(counts @ (log_p - log_base).sum(axis=1) / G),
     }
 
 
@@ -191,19 +205,19 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
             group, seconds = sample_group(model, task, settings, step)
             begin = time.perf_counter()
             total: Grads = {}
-            ids, weights, _ = policy_rows(group)
-            grads, _, logits = sampled_gradients(model, ids, weights * settings["policy"], workers, temperature)
-            start = workers.map(lambda part: base.forward(part[0])[0], microbatches(ids[:, :-1]))
-            metrics = describe(group, logits, np.concatenate(list(start)), temperature)
+            (log_p, entropy), (log_base, _) = workers.map(lambda one: score(one, group, temperature), (model, base))
+            metrics = describe(group, log_p, entropy, log_base)
             metrics["gradient_norm"] = 0.0
             if group.advantages.any() and settings["policy"]:
+                ids, weights = policy_rows(group)
+                grads, _ = sampled_gradients(model, ids, weights * settings["policy"], workers, temperature)
                 metrics["gradient_norm"] = add_clipped(total, grads, parameters)
             if settings["replay"]:
                 rng = np.random.default_rng([seed, REPLAY_STREAM, step])
                 length = min(REPLAY_LENGTH, base.config.context + 1)      # a row's last token is only a target
                 ids, solution = pack(rng, settings["replay_batch"], length, split="replay")
                 learned = solution[:, 1:] / solution[:, 1:].sum()         # the mean over the tokens of solutions
-                grads, loss, _ = sampled_gradients(model, ids, learned * settings["replay"], replayers)
+                grads, loss = sampled_gradients(model, ids, learned * settings["replay"], replayers)
                 metrics["replay_loss"] = loss / settings["replay"]
                 metrics["replay_gradient_norm"] = add_clipped(total, grads, parameters)
             if total:                                                     # else nothing was learned: no step, no momentum

@@ -126,9 +126,9 @@ def loss_by_hand(model, samples):
 
 def gradients(model, group):
     """The gradient and loss of a group, the last block's scope."""
-    ids, weights, _ = rloo.policy_rows(group)
+    ids, weights = rloo.policy_rows(group)
     with Workers(2, lambda: model.zero_grads(rloo.trainable("last-block", model))) as workers:
-        grads, loss, _ = sampled_gradients(model, ids, weights, workers, TEMPERATURE)
+        grads, loss = sampled_gradients(model, ids, weights, workers, TEMPERATURE)
     return grads, loss
 
 
@@ -175,20 +175,20 @@ def test_equal_samples_are_one_row_and_nothing_is_lost(monkeypatch):
 
 def test_what_was_sampled_has_weight_by_its_place_and_nothing_else_has(monkeypatch):
     group = make_group(monkeypatch)
-    ids, weights, sampled = rloo.policy_rows(group)
+    ids, weights = rloo.policy_rows(group)
     T = len(PROMPT) + len(RIGHT) - 1                                      # the longest but for its last id
-    assert ids.shape == (5, T + 1) and weights.shape == sampled.shape == (5, T)
+    assert ids.shape == (5, T + 1) and weights.shape == (5, T)
     each = oracles.leave_one_out([OUTCOMES[tuple(sample)] for sample in SAMPLES])
     counted = zip(group.completions, (1, 3, 1, 1, 1), np.delete(each, (4, 6)))
     for row, (completion, count, advantage) in enumerate(counted):
         padding = T + 1 - len(PROMPT) - len(completion)
         assert ids[row].tolist() == PROMPT + list(completion) + [PAD] * padding
         places = [False] * (len(PROMPT) - 1) + [True] * len(completion) + [False] * padding
-        assert sampled[row].tolist() == places
         np.testing.assert_allclose(weights[row], np.where(places, count * advantage / len(SAMPLES), 0), rtol=1e-13)
     assert weights.any(axis=1).all()
-    assert [EOS in row[sampled[r].nonzero()[0] + 1] for r, row in enumerate(ids)] == [True, True, False, False, True]
-    assert sampled[3].sum() == len(ODD) and sampled[3, len(PROMPT) + len(ODD) - 2]    # a PAD that was sampled last
+    learned = weights != 0
+    assert [EOS in row[learned[r].nonzero()[0] + 1] for r, row in enumerate(ids)] == [True, True, False, False, True]
+    assert learned[3].sum() == len(ODD) and learned[3, len(PROMPT) + len(ODD) - 2]    # a PAD that was sampled last
 
 
 @pytest.mark.parametrize("temperature", [0.35, 1.0])
@@ -213,9 +213,8 @@ def test_samples_come_from_the_distribution_that_scores_them(monkeypatch, temper
 def test_the_description_of_a_step_is_what_its_samples_say(monkeypatch):
     model, start = make_model(), make_model(seed=2)
     group = make_group(monkeypatch)
-    ids, _, _ = rloo.policy_rows(group)
-    logits, start_logits = (each.forward(ids[:, :-1])[0] for each in (model, start))
-    described = rloo.describe(group, logits, start_logits, TEMPERATURE)
+    log_base, _ = rloo.score(start, group, TEMPERATURE)
+    described = rloo.describe(group, *rloo.score(model, group, TEMPERATURE), log_base)
     entropies, divergences = [], []
     for sample in SAMPLES:
         here, there = log_p(model, sample, TEMPERATURE), log_p(start, sample, TEMPERATURE)
@@ -262,11 +261,11 @@ def test_a_step_takes_the_gradient_of_its_group(base, tmp_path, monkeypatch, wri
     task = sample_task("rl", np.random.default_rng([0, rloo.TASK_STREAM, 1]), TRAINED)
     group, _ = rloo.sample_group(model, task, rloo.DEFAULTS | {"group_size": 9}, 1)
     grads, _ = gradients(model, group)
-    logits, _ = model.forward(rloo.policy_rows(group)[0][:, :-1])
     for name, p in model.named_parameters():
         if p in grads:                                                    # m = (1 - 0.9) g after a step
             np.testing.assert_allclose(taken[name], 0.1 * grads[p], rtol=1e-5, atol=1e-9, err_msg=name)
-    described = rloo.describe(group, logits, logits, TEMPERATURE)
+    log_p, entropy = rloo.score(model, group, TEMPERATURE)
+    described = rloo.describe(group, log_p, entropy, log_p)
     assert {name: record[name] for name in described} == pytest.approx(described, rel=1e-5, abs=1e-5)
     assert lines(tmp_path / "rollouts.jsonl")[0]["task"] == task.name
 

@@ -40,21 +40,19 @@ def pretraining_gradients(model: MiniMoE, ids: np.ndarray, workers: Workers) -> 
 
 def sampled_gradients(
     model: MiniMoE, ids: np.ndarray, weights: np.ndarray, workers: Workers, temperature: float = 1.0
-) -> tuple[Grads, float, np.ndarray]:
-    """Return the gradient of -sum(weights * log p(id)), the loss itself, and the logits (B,T,V) that p comes from.
+) -> tuple[Grads, float]:
+    """Return the gradient of -sum(weights * log p(id)), and the loss itself.
 
     ids (B,T+1); weights (B,T) are those of ids[:, 1:], and p is softmax(logits / temperature): with advantages as weights,
     the policy's loss; with 1 / (tokens to learn) where there is something to learn and 0 elsewhere, plain cross entropy.
     """
 
-    def compute(microbatch: tuple[np.ndarray, np.ndarray], grads: Grads) -> tuple[float, np.ndarray]:
+    def compute(microbatch: tuple[np.ndarray, np.ndarray], grads: Grads) -> float:
         ids, weights = microbatch
         logits, saved = model.forward(ids[:, :-1])                        # (b,T,V)
         loss, dlogits = policy_gradient(logits, ids[:, 1:], weights.astype(logits.dtype), temperature)
-        if weights.any():
-            model.backward(dlogits, saved, grads)
-        return loss, logits
+        model.backward(dlogits, saved, grads)
+        return loss
 
-    grads, results = workers.gradients(compute, microbatches(ids, weights))
-    losses, logits = zip(*results)
-    return grads, sum(losses), np.concatenate(logits)
+    grads, losses = workers.gradients(compute, microbatches(ids, weights))
+    return grads, sum(losses)
