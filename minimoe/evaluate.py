@@ -5,7 +5,8 @@
     python -m minimoe.evaluate runs/*/last          several seeds of one recipe: their mean
 
 greedy: tasks solved by the likeliest completion. any of 8: tasks that one at least of --samples draws solved. pass@k: tasks
-that one of k draws solves, on average: an unbiased estimate from all the draws.
+that one of k draws solves, on average: an unbiased estimate from all the draws. trained: the families that minimoe.rloo
+trains unless told otherwise.
 """
 
 import json
@@ -22,7 +23,11 @@ import numpy as np
 
 from minimoe.coding.scoring import Attempt, attempt, bootstrap, greedy, mcnemar, pass_at_k
 from minimoe.coding.tasks import FAMILIES, PER_FAMILY, TRAINED, Task, fixed_tasks
+from minimoe.errors import InputError
 from minimoe.model import MiniMoE
+
+
+MOST = 2**17    # completions of a model
 
 
 class Scores:
@@ -106,7 +111,7 @@ def main() -> None:
     option = parser.add_argument
     option("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT", help="a model's folder; several: their mean")
     option("--compare", nargs="+", type=Path, metavar="OTHER", help="a model, or several, to compare with: what was before")
-    option("--split", choices=list(PER_FAMILY), default="confirm", help="tasks that nothing was trained or chosen on")
+    option("--split", choices=list(PER_FAMILY), default="confirm", help="confirm, on which nothing is trained or chosen, or dev")
     option("--per-family", type=positive_int, help="tasks a family (default: 32 of dev, 8 of confirm)")
     option("--samples", type=non_negative_int, default=8, help="draws a task, for pass@k; 0: greedy alone")
     option("--temperature", type=positive_float, default=0.35, help="of the draws")
@@ -114,6 +119,8 @@ def main() -> None:
     option("--json", type=output_file, metavar="FILE", help="also write every completion and verdict there")
     args = parser.parse_args()
     tasks = fixed_tasks(args.split, args.per_family)
+    if len(tasks) * args.samples > MOST:
+        raise InputError(f"--samples {args.samples}: {len(tasks) * args.samples:,} completions are more than {MOST:,}")
     models, others = [
         {path: MiniMoE.from_pretrained(path) for path in paths} for paths in (args.checkpoints, args.compare or [])
     ]                                                                     # all of them first: the last may be missing

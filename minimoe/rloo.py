@@ -17,6 +17,7 @@ Writes into --out: metrics.jsonl, a line for every step; rollouts.jsonl, every d
 verdict; last/, from which --resume goes on, and a folder for each step of --save-at.
 """
 
+import hashlib
 import json
 import os
 import time
@@ -43,9 +44,9 @@ from minimoe.errors import InputError
 from minimoe.files import refuse_strangers
 from minimoe.generate import generate
 from minimoe.layers.layer import Grads
-from minimoe.model import MiniMoE
+from minimoe.model import WEIGHTS, MiniMoE
 from minimoe.tokenizer import BOS, EOS, PAD, completion_text, encode
-from minimoe.training.checkpoint import begin_settings, load_moments, load_run, resume_settings, save_training
+from minimoe.training.checkpoint import RUN, begin_settings, is_like, load_moments, load_run, resume_settings, save_training
 from minimoe.training.losses import leave_one_out, log_softmax
 from minimoe.training.objective import sampled_gradients
 from minimoe.training.optim import AdamW, clip
@@ -58,6 +59,8 @@ EVALUATE_EVERY = 24     # steps between two looks at the dev tasks, beside those
 DEV_TASKS = 8           # of each family
 REPLAY_LENGTH = 129     # tokens of a replayed row
 SHOWN = ("reward", "passed", "invalid", "entropy", "kl", "replay_loss")
+MOST = 2**12            # samples of a group, rows of a replay batch
+LARGEST = 1e6           # weight of a loss, size of a reward
 TASK_STREAM, SAMPLE_STREAM, REPLAY_STREAM = 2, 3, 4    # of the seed; pretraining has 0 and 1
 
 DEFAULTS: dict[str, Any] = dict(
@@ -65,6 +68,9 @@ DEFAULTS: dict[str, Any] = dict(
     learning_rate=5e-5, families=TRAINED, train_scope="last-block", replay=1.0, replay_batch=8,
     invalid_reward=REWARDS["invalid"], max_new_tokens=32, seed=0,
 )
+
+
+SCOPES = "last-block", "all"
 
 
 class Group(NamedTuple):
@@ -174,8 +180,12 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
     if resume:
         load_moments(out / "last", optimizer)
         state = load_run(out / "last")
+        if state.get("base_sha256") != digest(settings["base"]):
+            raise InputError(f"{settings['base']} is not the model from which the run in {out} began; name that one by --base")
+        if not is_like(state.get("tokens"), 0) or not is_like(state.get("dev"), {"": {"": 0}}):
+            raise InputError(f"{out / 'last' / RUN} is damaged: its tokens and dev results are not those of a run")
     else:
-        state = {"tokens": 0, "dev": {"0": solved_by_family(greedy(model, dev))}}
+        state = {"base_sha256": digest(settings["base"]), "tokens": 0, "dev": {"0": solved_by_family(greedy(model, dev))}}
     state["settings"] = settings
     done = state.get("step", 0)
     for name in ["last", *(f"step-{step:04d}" for step in settings["save_at"])]:
@@ -246,6 +256,12 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
     return True, state["dev"]
 
 
+def digest(checkpoint: str) -> str:
+    """Return what tells the weights of a checkpoint from others."""
+    with open(Path(checkpoint, WEIGHTS), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def add_clipped(total: Grads, grads: Grads, parameters: dict[str, Any]) -> float:
     """Add the gradient, shortened to CLIP, into `total`, and return its length before.
 
@@ -276,19 +292,31 @@ def names_list(text: str) -> list[str]:
 def settings_of(args: Any) -> dict[str, Any]:
     """Return the settings of the run that the command line asks for."""
     given = {name: value for name, value in vars(args).items() if name in DEFAULTS and value is not None}
+    if args.base or not args.resume:
+        given["base"] = str(Path(args.base or DEFAULTS["base"]).absolute())    # so that --resume works from any folder
     if args.resume:
-        settings = resume_settings(args.out, DEFAULTS, given, free=("groups", "save_at", "learning_rate"), end="groups")
+        settings = resume_settings(args.out, DEFAULTS, given, free=("groups", "save_at", "learning_rate", "base"), end="groups")
     else:
         settings = begin_settings(args.out, DEFAULTS, given)
     if max(given.get("save_at", ()), default=0) > settings["groups"]:
         raise InputError(f"--save-at {max(given['save_at'])} is beyond the last group, {settings['groups']}")
-    for family in settings["families"]:
+    for family in settings["families"] or [""]:
         if family not in FAMILIES:
             raise InputError(f"--families: there is no {family!r}; choose from {', '.join(FAMILIES)}")
+    if settings["train_scope"] not in SCOPES:
+        raise InputError(f"--train-scope: there is no {settings['train_scope']!r}; choose from {', '.join(SCOPES)}")
     if settings["group_size"] < 2:
         raise InputError("--group-size 1: a sample needs others to be compared with; give 2 or more")
+    for name, least, most in [
+        ("group_size", 2, MOST), ("replay_batch", 1, MOST), ("max_new_tokens", 1, MOST), ("temperature", 1e-6, LARGEST),
+        ("policy", 0, LARGEST), ("replay", 0, LARGEST), ("invalid_reward", -LARGEST, LARGEST),
+    ]:
+        if not least <= settings[name] <= most:
+            raise InputError(f"--{name.replace('_', '-')} {settings[name]} is out of range; give {least:g} to {most:g}")
     if not settings["policy"] and not settings["replay"]:
         raise InputError("--policy 0 and --replay 0 leave nothing to learn from; give one of them")
+    if not Path(settings["base"]).exists():
+        raise InputError(f"{settings['base']} does not exist; run python -m minimoe.pretrain first, or give another --base")
     return settings
 
 
@@ -304,7 +332,7 @@ def main() -> int:
     option("--temperature", type=positive_float, help=f"of the samples, and of their score (default: {d['temperature']})")
     option("--learning-rate", type=positive_float, help=f"constant (default: {d['learning_rate']})")
     option("--families", type=names_list, metavar="NAMES", help=f"what to train on (default: {','.join(d['families'])})")
-    option("--train-scope", choices=["last-block", "all"], help=f"what trains (default: {d['train_scope']})")
+    option("--train-scope", choices=SCOPES, help=f"what trains (default: {d['train_scope']})")
     option("--replay", type=non_negative_float, help=f"weight of the replay's loss; 0: none (default: {d['replay']})")
     option("--replay-batch", type=positive_int, help=f"rows of a replay batch (default: {d['replay_batch']})")
     option("--invalid-reward", type=finite_float, help=f"of what is no valid function (default: {d['invalid_reward']})")

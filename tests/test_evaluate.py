@@ -216,6 +216,7 @@ def test_what_changed_is_after_less_before(checkpoints, tmp_path, monkeypatch, c
         (["{good}", "--samples", "-1"], "--samples"),
         (["{good}", "--temperature", "0"], "--temperature"),
         (["{good}", "--temperature", "nan"], "--temperature"),
+        (["{good}", "--samples", "4294967295"], "--samples"),
         (["{good}", "--seed", "-1"], "--seed"),
         (["{good}", "--json", "nowhere/result.json"], "nowhere"),
     ],

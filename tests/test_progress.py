@@ -84,7 +84,7 @@ def test_truncate_keeps_whole_lines_up_to_the_step(tmp_path):
         path.write_text("".join(whole)[: -1 - cut])
         truncate(path, 5)
         assert path.read_text() == "".join(whole if cut == 0 else whole[:2])
-    path.write_text("".join(whole))
+    path.write_text("".join(whole) + "[" * 100_000 + "\n")                # which JSON's reader cannot hold
     truncate(path, 2)
     assert path.read_text() == "".join(whole[:2])
     assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.jsonl"]

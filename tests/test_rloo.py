@@ -509,17 +509,17 @@ def test_the_reward_rises(base, tmp_path, monkeypatch, scope):
 
 BAD = {
     "--base": ["nowhere"],
-    "--policy": ["-1", "nan", "inf", "x"],
+    "--policy": ["-1", "nan", "inf", "x", "1e+39"],
     "--groups": ["0", "-1", "1.5", "x", "nan"],
-    "--group-size": ["0", "1", "-2", "x"],
+    "--group-size": ["0", "1", "-2", "x", "30000000"],
     "--temperature": ["0", "-1", "nan", "inf", "x"],
     "--learning-rate": ["0", "-0.001", "nan", "inf", "1e999"],
     "--families": ["", "increment,", "triple", "increment, double"],
     "--train-scope": ["none", ""],
-    "--replay": ["-0.1", "nan", "inf", "x"],
-    "--replay-batch": ["0", "-1", "x"],
-    "--invalid-reward": ["nan", "inf", "1e999", "x"],
-    "--max-new-tokens": ["0", "-1", "x"],
+    "--replay": ["-0.1", "nan", "inf", "x", "1e+308"],
+    "--replay-batch": ["0", "-1", "x", "100000"],
+    "--invalid-reward": ["nan", "inf", "1e999", "x", "1e+20"],
+    "--max-new-tokens": ["0", "-1", "x", "4294967295"],
     "--seed": ["-1", "1.5"],
     "--save-at": ["0", "5,,6", "3", "1,3"],
     "--threads": ["0", "-1", "x"],
@@ -533,6 +533,43 @@ def test_a_bad_value_is_refused_before_anything_is_made(base, tmp_path, monkeypa
         line = refused(monkeypatch, capsys, *options, option, value)
         assert (option in line or option == "--base") and value.split(",")[-1].strip() in line
         assert list(tmp_path.iterdir()) == []
+
+
+def test_the_default_base_is_told_how_to_make(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert "minimoe.pretrain" in refused(monkeypatch, capsys) and list(tmp_path.iterdir()) == []
+
+
+def test_a_run_goes_on_from_its_own_base_alone_wherever_that_lies(base, tmp_path, monkeypatch, capsys, varied):
+    out, moved, other = tmp_path / "run", tmp_path / "moved", tmp_path / "other"
+    monkeypatch.chdir(base.parent)
+    options = ["--groups", 1, "--group-size", 3, "--max-new-tokens", 2, "--replay-batch", 1, "--save-at", "", "--out", out]
+    assert command(monkeypatch, "--base", base.name, *options) == 0
+    monkeypatch.chdir(tmp_path)
+    assert command(monkeypatch, "--resume", "--out", out) == 0
+    shutil.copytree(base, moved)
+    assert command(monkeypatch, "--resume", "--out", out, "--base", "moved") == 0
+    MiniMoE(MICRO, np.random.default_rng(1)).save_pretrained(other)
+    capsys.readouterr()
+    assert "--base" in refused(monkeypatch, capsys, "--resume", "--out", out, "--base", other)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tokens", None), ("tokens", -1), ("dev", {"0": 3}), ("dev", None), ("families", []), ("replay_batch", 0),
+     ("group_size", 2**70), ("train_scope", "x"), ("replay", -1), ("max_new_tokens", 0), ("temperature", 0)],
+)
+def test_a_damaged_run_is_refused_before_it_goes_on(base, tmp_path, monkeypatch, capsys, varied, name, value):
+    out = tmp_path / "run"
+    train(base, out, groups=1)
+    path = out / "last" / "run.json"
+    run = json.loads(path.read_text())
+    (run if name in run else run["settings"])[name] = value
+    path.write_text(json.dumps(run))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    refused(monkeypatch, capsys, "--resume", "--out", out, "--groups", 2)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_nothing_to_learn_from_is_refused(base, tmp_path, monkeypatch, capsys):
@@ -552,7 +589,7 @@ def test_resume_does_not_change_the_run(base, tmp_path, monkeypatch, capsys, var
     capsys.readouterr()
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     for option, value in {
-        "--base": "elsewhere", "--policy": "2", "--group-size": "6", "--temperature": "0.5", "--families": "total",
+        "--policy": "2", "--group-size": "6", "--temperature": "0.5", "--families": "total",
         "--train-scope": "all", "--replay": "0", "--replay-batch": "3", "--invalid-reward": "-1", "--seed": "1",
         "--max-new-tokens": "5", "--groups": "2", "--save-at": "4",
     }.items():

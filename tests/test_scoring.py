@@ -7,7 +7,7 @@ from minimoe.coding import scoring
 from minimoe.coding.scoring import Attempt, attempt, bootstrap, greedy, judge, mcnemar, pass_at_k, solved_by_family
 from minimoe.coding.tasks import FAMILIES, fixed_tasks, make_task
 from minimoe.coding.verifier import Verdict
-from minimoe.tokenizer import BOS, EOS, encode
+from minimoe.tokenizer import BOS, EOS, PAD, SEP, encode
 
 TASKS = fixed_tasks("dev", 1)
 RIGHT = [encode(task.solution) for task in TASKS]
@@ -54,6 +54,9 @@ def test_every_canonical_solution_needs_its_end():
     for task, ids in zip(TASKS, RIGHT):
         assert judge(task, ids + [EOS]) == Verdict("passed", len(task.cases), len(task.cases), "")
         assert judge(task, ids) == Verdict("invalid", 0, len(task.cases), "did not end")
+        for special in PAD, BOS, SEP:
+            hidden = [*ids[:4], special, *ids[4:], EOS]
+            assert judge(task, hidden) == Verdict("invalid", 0, len(task.cases), "has a special id inside")
 
 
 def test_samples_are_kept_with_their_task(monkeypatch):

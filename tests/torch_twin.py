@@ -3,12 +3,14 @@
     model = MiniMoE.from_pretrained("checkpoints/released/rloo")
     logits, routed = model(ids)                                            # ids (B,T) int64 -> logits (B,T,V)
 
-Parameters have the names and shapes of `model.safetensors`, which loads as it is. The tests compare logits, gradients and
-training steps with minimoe's own; the benchmark, seconds.
+Parameters have the names and shapes of `model.safetensors`, which loads as it is. The tests compare logits, gradients
+and training steps with minimoe's own; the benchmark, seconds.
+
+Three things differ from minimoe: which of two equal router logits comes first is PyTorch's choice, its clipping adds 1e-6
+to the norm, and all rows of a decoding state stand at one position.
 
 Letters in shapes: B batch, T time, D width, H heads, K head width, E experts, F expert width, S streams, V vocabulary,
-N = B*T rows, L positions read so far, C a chunk of T. Two things differ from minimoe: which of two equal router logits
-comes first is PyTorch's choice, and all rows of a decoding state stand at one position.
+N = B*T rows, L positions read so far, C a chunk of T.
 """
 
 import json
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from minimoe.config import ModelConfig
 
 BALANCE = 0.01
+MICROBATCHES = 1    # in a step: more save memory, not time
 LayerState = tuple[Tensor, Tensor]
 
 
@@ -57,7 +60,7 @@ class Attention(nn.Module):
 class LinearAttention(Attention):
     def forward(self, x: Tensor, turns: Tensor, position: int, state: LayerState | None) -> tuple[Tensor, LayerState]:
         q, k, v = self.split(x)
-        kv, z = state or self.start(x)                                     # (B,H,K,K) sum of k v^T, (B,H,1,K) sum of phi(k)
+        kv, z = state or self.start(x)                                     # (B,H,K,K), (B,H,1,K) sums over the past
         q, k = elu_plus_one(q), elu_plus_one(k)
         z = z + k.cumsum(dim=2)                                            # (B,H,T,K)
         denominator = (q * z).sum(-1, keepdim=True) + 1e-6
@@ -75,7 +78,9 @@ class LinearAttention(Attention):
 
 
 class SparseAttention(Attention):
-    def forward(self, x: Tensor, turns: Tensor, position: int, state: LayerState | None) -> tuple[Tensor, LayerState | None]:
+    def forward(
+        self, x: Tensor, turns: Tensor, position: int, state: LayerState | None
+    ) -> tuple[Tensor, LayerState | None]:
         T, c = x.shape[1], self.config
         q, k, v = self.split(x)
         q, k = rotate(q, turns) * c.head_width**-0.5, rotate(k, turns)
@@ -92,8 +97,8 @@ class SparseAttention(Attention):
         return self.join(scores.softmax(-1) @ v), state
 
     def start(self, x: Tensor) -> LayerState:
-        B, c = len(x), self.config
-        return x.new_zeros(B, c.heads, c.context, c.head_width), x.new_zeros(B, c.heads, c.context, c.head_width)
+        shape = len(x), self.config.heads, self.config.context, self.config.head_width
+        return x.new_empty(shape), x.new_empty(shape)
 
 
 def elu_plus_one(x: Tensor) -> Tensor:
@@ -209,7 +214,7 @@ class MiniMoE(nn.Module):
 
     @torch.inference_mode()
     def step(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Read the next t >= 1 ids of each row, (B,t) -> logits (B,t,V), and the state after them; the old one is used up."""
+        """Read the next t >= 1 ids of each row, (B,t) -> logits (B,t,V), and the state after them, for the old one."""
         streams = self.split(ids)
         position, layers = state or State(0, [block.attention.start(streams[0]) for block in self.blocks])
         after = position + ids.shape[1]
@@ -257,7 +262,7 @@ def adamw(model: nn.Module, learning_rate: float = 3e-4) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), fused=True)
 
 
-def train_step(model: MiniMoE, optimizer: torch.optim.Optimizer, ids: Tensor, microbatches: int = 1) -> Tensor:
+def train_step(model: MiniMoE, optimizer: torch.optim.Optimizer, ids: Tensor, microbatches: int = MICROBATCHES) -> Tensor:
     """One step of pretraining on ids (B,T+1); return the loss."""
     optimizer.zero_grad()
     total = 0

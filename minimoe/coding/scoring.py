@@ -11,7 +11,7 @@ from minimoe.coding.tasks import Task
 from minimoe.coding.verifier import Verdict, verify
 from minimoe.generate import generate
 from minimoe.model import MiniMoE
-from minimoe.tokenizer import BOS, EOS, completion_text, encode
+from minimoe.tokenizer import BOS, EOS, FIRST_BYTE, completion_text, encode
 
 MAX_NEW_TOKENS = 32
 
@@ -29,9 +29,14 @@ class Attempt(NamedTuple):
 
 
 def judge(task: Task, ids: Sequence[int]) -> Verdict:
-    """Judge a completion of the task's prompt. One that does not end by itself, with EOS, is invalid whatever it says."""
+    """Judge a completion of the task's prompt. One that does not end by itself, with EOS, is invalid whatever it says.
+
+    So is one with a special id inside: no text shows it.
+    """
     if not len(ids) or ids[-1] != EOS:
         return Verdict("invalid", 0, len(task.cases), "did not end")
+    if min(ids[:-1], default=FIRST_BYTE) < FIRST_BYTE:
+        return Verdict("invalid", 0, len(task.cases), "has a special id inside")
     return verify(task, task.prompt + completion_text(ids))
 
 

@@ -28,18 +28,19 @@ class Task:
 def _integers(rng: random.Random) -> list[int]:
     n, m = rng.randint(20, 900), rng.randint(20, 900)
     drawn = [n, n + 1, -m, -m - 1]  # both signs, both parities
-    return [0, 1, -1, 2, -2, 3, -3, 7, -10, 100, -255, 1000] + drawn
+    return [0, 1, -1, 2, -2, 3, -3, 7, -10, 100, -(10**9) - 1, 10**9] + drawn
 
 
 def _strings(rng: random.Random) -> list[str]:
     drawn = ["".join(rng.choice(ascii_lowercase) for _ in range(length)) for length in (5, 7, 9, 12)]
-    return ["", "a", "aa", "ab", "ba", "abc", "noon", "level", "aab", "Hello, world", "12 34", " x"] + drawn
+    return ["", "a", "aa", "ab", "ba", "abc", "noon", "level", "Hello, world", "12 34", " x",
+            ascii_lowercase * 3] + drawn
 
 
 def _lists(rng: random.Random) -> list[list[int]]:
     drawn = [[rng.randint(-99, 99) for _ in range(length)] for length in (3, 4, 5, 8)]
     return [[], [0], [5], [-3], [1, 1], [1, 2, 3], [-4, 4], [-2, -5, -9], [10, -4, 7], [0, 0, 4], [900, 90, 9],
-            list(range(10))] + drawn
+            list(range(-10, 20))] + drawn
 
 
 class Family(NamedTuple):

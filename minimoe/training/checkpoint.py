@@ -86,6 +86,8 @@ def is_like(value: Any, default: Any) -> bool:
     """Say whether a setting read from a file can be one whose default is `default`: of its kind, and no negative count."""
     if isinstance(default, (list, tuple)):
         return isinstance(value, list) and all(is_like(item, default[0]) for item in value)
+    if isinstance(default, dict):
+        return isinstance(value, dict) and all(is_like(item, *default.values()) for item in value.values())
     if isinstance(default, float):
         return type(value) in (int, float)
     return type(value) is type(default) and (not isinstance(value, int) or value >= 0)

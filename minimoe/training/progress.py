@@ -154,7 +154,7 @@ def truncate(path: str | Path, step: int) -> None:
 def _is_record(line: str, step: int) -> bool:
     try:
         return json.loads(line)["step"] <= step
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return False
 
 
