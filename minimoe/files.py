@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import save_file
 
 from minimoe.errors import InputError
 
@@ -160,14 +160,15 @@ def _clear(new: Path, old: Path) -> None:
 def _write(path: Path, content) -> None:
     if path.suffix == ".safetensors":
         # order="C" copies a view that is not contiguous: safetensors takes the raw buffer, whatever its strides.
-        data = save({name: np.asarray(array, order="C") for name, array in content.items()})
+        try:
+            save_file({name: np.asarray(array, order="C") for name, array in content.items()}, path)
+        except SafetensorError as error:
+            raise InputError(f"{path} cannot be written, and what was there before is kept: {error}") from None
     elif path.suffix == ".json":
-        data = (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
+        path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8", newline="\n")
     else:
         raise ValueError(f"{path.name}: a folder holds {' and '.join(SUFFIXES)} files only")
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
+    with open(path, "r+b") as file:
         os.fsync(file.fileno())
 
 

@@ -143,7 +143,7 @@ def test_a_write_that_ends_at_any_call_leaves_the_old_or_the_new(tmp_path, monke
         with monkeypatch.context() as patch:
             for name in ("rename", "replace", "fsync", "mkdir", "unlink", "rmdir"):
                 patch.setattr(os, name, counted(getattr(os, name)))
-            patch.setattr(files, "save", counted(files.save))
+            patch.setattr(files, "save_file", counted(files.save_file))
             try:
                 write_folder(folder, version(2))
             except Killed:

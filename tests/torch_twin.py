@@ -6,8 +6,8 @@
 Parameters have the names and shapes of `model.safetensors`, which loads as it is. The tests compare logits, gradients
 and training steps with minimoe's own; the benchmark, seconds.
 
-Three things differ from minimoe: which of two equal router logits comes first is PyTorch's choice, its clipping adds 1e-6
-to the norm, and all rows of a decoding state stand at one position.
+Three things differ from minimoe: which of two equal router logits comes first is PyTorch's choice, its clipping adds
+1e-6 to the norm, and all rows of a decoding state stand at one position.
 
 Letters in shapes: B batch, T time, D width, H heads, K head width, E experts, F expert width, S streams, V vocabulary,
 N = B*T rows, L positions read so far, C a chunk of T.
@@ -89,7 +89,7 @@ class SparseAttention(Attention):
                 past[:, :, position : position + T] = new
             k, v = (past[:, :, : position + T] for past in state)          # (B,H,L,K)
         scores = q @ k.mT                                                  # (B,H,T,L)
-        if T > 1:                                                          # a single query is the latest: it sees all keys
+        if T > 1:                                                          # a single query sees all keys
             scores = scores + scores.new_full(scores.shape[2:], -torch.inf).triu(position + 1)
         if scores.shape[-1] > c.sparse_top_k:
             lowest = scores.detach().topk(c.sparse_top_k, sorted=False).values.amin(-1, keepdim=True)
@@ -214,7 +214,7 @@ class MiniMoE(nn.Module):
 
     @torch.inference_mode()
     def step(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Read the next t >= 1 ids of each row, (B,t) -> logits (B,t,V), and the state after them, for the old one."""
+        """Read the next ids of each row, (B,t) -> logits (B,t,V), and the state after them; the old one is used up."""
         streams = self.split(ids)
         position, layers = state or State(0, [block.attention.start(streams[0]) for block in self.blocks])
         after = position + ids.shape[1]
@@ -262,7 +262,9 @@ def adamw(model: nn.Module, learning_rate: float = 3e-4) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), fused=True)
 
 
-def train_step(model: MiniMoE, optimizer: torch.optim.Optimizer, ids: Tensor, microbatches: int = MICROBATCHES) -> Tensor:
+def train_step(
+    model: MiniMoE, optimizer: torch.optim.Optimizer, ids: Tensor, microbatches: int = MICROBATCHES
+) -> Tensor:
     """One step of pretraining on ids (B,T+1); return the loss."""
     optimizer.zero_grad()
     total = 0
