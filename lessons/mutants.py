@@ -334,7 +334,7 @@ MUTANTS = [
 
     Mutant(
         "swiglu-value-without-activation", "expert", "minimoe.layers.experts",
-        "dvalue = dhidden * silu ", "dvalue = dhidden * sigmoid ",
+        "np.multiply(dhidden, silu, out=dvalue)", "np.multiply(dhidden, s, out=dvalue)",
         "hidden = silu(gate) * value, so the value's gradient is dhidden * silu(gate). The bare sigmoid is right at gate 1 "
         "alone, and has the wrong sign for every negative gate.",
     ),
@@ -346,41 +346,32 @@ MUTANTS = [
     ),
     Mutant(
         "swiglu-sigmoid-constant", "expert", "minimoe.layers.experts",
-        "(sigmoid + silu * (1 - sigmoid))", "sigmoid",
+        "s + silu * (1 - s)", "s",
         "silu = gate * sigmoid(gate) has the gate twice, and here the sigmoid is taken for a constant. The lost term "
         "is 0 at gate 0 and far from it, largest in between.",
     ),
     Mutant(
         "swiglu-sigmoid-without-gate", "expert", "minimoe.layers.experts",
-        "sigmoid + silu * (1 - sigmoid)", "sigmoid + sigmoid * (1 - sigmoid)",
+        "s + silu * (1 - s)", "s + s * (1 - s)",
         "The second term of silu' is gate * sigmoid * (1 - sigmoid). Without the gate it is right at gate 1, and has "
         "the wrong sign for every negative gate.",
     ),
     Mutant(
         "swiglu-halves-swapped", "expert", "minimoe.layers.experts",
-        "dup[:F] += dgate.T @ x                                            # gate = x G^T\n"
-        "        dup[F:] += dvalue.T @ x",
-        "dup[F:] += dgate.T @ x                                            # gate = x G^T\n"
-        "        dup[:F] += dvalue.T @ x",
-        "Read as gate first, then value; written as value first, then gate. The halves have the same width, so "
-        "that only numbers can tell: `up` fails.",
-    ),
-    Mutant(
-        "swiglu-value-path", "expert", "minimoe.layers.experts",
-        "    dx += dvalue @ up[F:] ", "    pass ",
-        "x is read twice, by the gate and by the value, and the second path back is dropped. The parameters are right; only "
-        "the input fails.",
+        "dgate, dvalue = halves(dpre)", "dvalue, dgate = halves(dpre)",
+        "Read as gate first, then value; put together as value first, then gate. The halves have the same width, so "
+        "that only numbers can tell.",
     ),
 
     Mutant(
         "experts-down-without-activation", "experts", "minimoe.layers.experts",
-        "hidden = silu * value                                             # again", "hidden = value    # again",
-        "The hidden row is computed again for the gradient of `down`, without its activation. Only `down` fails: what is "
+        "        hidden = silu * value\n", "        hidden = gate * value\n",
+        "The hidden row is computed again for the gradient of `down`, without its sigmoid. Only `down` fails: what is "
         "recomputed must be the same forward.",
     ),
     Mutant(
         "experts-gradient-averaged", "experts", "minimoe.layers.experts",
-        "ddown += dy.T @ hidden", "ddown += dy.T @ hidden / len(x)",
+        "ddown += dy.T @ hidden.T", "ddown += dy.T @ hidden.T / len(x)",
         "Each expert's gradient is divided by its number of rows, as if a busy expert should not learn more. `down` "
         "fails, save for an expert with a single row.",
     ),
@@ -398,13 +389,13 @@ MUTANTS = [
     ),
     Mutant(
         "experts-saved-overwritten", "experts", "minimoe.layers.experts",
-        "dvalue = dhidden * silu ", "dvalue = np.multiply(dhidden, silu, out=silu) ",
-        "To spare an array, backward writes into what forward saved. The value's own gradient is right, but "
-        "the gate's is next to need silu, and fails; so would a second backward.",
+        "silu = gate * s\n", "silu = np.multiply(gate, s, out=gate)\n",
+        "To spare an array, backward writes into what forward saved. This one is right, and the next one, of the same "
+        "`saved`, is not: the check goes backward twice.",
     ),
     Mutant(
         "experts-overwrites", "experts", "minimoe.layers.experts",
-        "ddown += dy.T @ hidden", "ddown[:] = dy.T @ hidden",
+        "ddown += dy.T @ hidden.T", "ddown[:] = dy.T @ hidden.T",
         "`=` for `+=`: of several microbatches only the last one teaches `down`. A check that starts from zero gradients "
         "and goes backward once cannot tell the two apart.",
     ),

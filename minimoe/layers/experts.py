@@ -10,33 +10,43 @@ from minimoe.layers.linear import Linear
 
 def swiglu(x: np.ndarray, up: np.ndarray, down: np.ndarray) -> tuple[np.ndarray, Any]:
     """One expert's rows: x (R,D), up (2F,D), down (D,F) -> y (R,D), saved. Inside, a row is a column: gate above value."""
-    gate, value = halves(up @ x.T)                                        # (F,R) each
-    sigmoid = np.tanh(0.5 * gate)                                         # 1 / (1 + e^-gate) = tanh(gate / 2) / 2 + 1/2,
-    sigmoid *= 0.5                                                        # without overflow
-    sigmoid += 0.5
-    silu = np.multiply(gate, sigmoid, out=gate)                           # in the gate's place: it is not needed again
-    hidden = silu * value
+    pre = up @ x.T                                                        # (2F,R)
+    gate, value = halves(pre)                                             # (F,R) each
+    hidden = sigmoid(gate)
+    hidden *= gate                                                        # silu(gate) ...
+    hidden *= value                                                       # ... * value
     y = (down @ hidden).T                                                 # (R,D)
-    return y, (silu, value, sigmoid)
+    return y, pre
 
 
 def swiglu_backward(
     dy: np.ndarray, x: np.ndarray, saved: Any, up: np.ndarray, down: np.ndarray, dup: np.ndarray | None, ddown: np.ndarray | None
 ) -> np.ndarray:
     """Return dx; add into dup and ddown what the rows teach, unless they are None: frozen."""
-    silu, value, sigmoid = saved                                          # (F,R) each
+    pre = saved
+    gate, value = halves(pre)                                             # (F,R) each
+    s = sigmoid(gate)                                                     # again, rather than kept: memory costs more
+    silu = gate * s
     dhidden = down.T @ dy.T                                               # y^T = down hidden
     if ddown is not None:
-        hidden = silu * value                                             # again, rather than kept
+        hidden = silu * value
         ddown += dy.T @ hidden.T                                          # y^T = down hidden
-    dpre = np.empty((2 * len(dhidden), len(dy)), dy.dtype)                # (2F,R)
+    dpre = np.empty_like(pre)                                             # (2F,R)
     dgate, dvalue = halves(dpre)                                          # views
     np.multiply(dhidden, silu, out=dvalue)                                # hidden = silu * value
     dsilu = dhidden * value                                               # hidden = silu * value
-    np.multiply(dsilu, sigmoid + silu * (1 - sigmoid), out=dgate)         # silu = gate * sigmoid(gate)
+    np.multiply(dsilu, s + silu * (1 - s), out=dgate)                     # silu = gate * sigmoid(gate)
     if dup is not None:
         dup += dpre @ x                                                   # pre = up x^T
     return dpre.T @ up                                                    # pre = up x^T
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + e^-x) = tanh(x / 2) / 2 + 1/2, which does not overflow."""
+    s = np.tanh(0.5 * x)
+    s *= 0.5
+    s += 0.5
+    return s
 
 
 def halves(pre: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

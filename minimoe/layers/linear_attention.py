@@ -116,7 +116,9 @@ def elu_plus_one(x: np.ndarray) -> np.ndarray:
 
 def products(k: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Return sum_c k_c v_c^T, (B,H,C,K) twice -> (B,H,K,K)."""
-    return transpose(k) @ v if k.shape[2] > 1 else transpose(k) * v       # BLAS is slow where there is nothing to sum
+    if k.shape[2] == 1:
+        return np.einsum("bhck,bhcv->bhkv", k, v)                         # BLAS is slow where there is nothing to sum
+    return transpose(k) @ v
 
 
 def over_time(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
