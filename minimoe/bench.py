@@ -43,7 +43,7 @@ from minimoe.layers.linear_attention import LinearAttention
 from minimoe.layers.moe import MoE
 from minimoe.layers.rmsnorm import RMSNorm
 from minimoe.layers.sparse_attention import SparseAttention
-from minimoe.model import MiniMoE
+from minimoe.model import CONFIG, MiniMoE
 from minimoe.training.objective import pretraining_gradients
 from minimoe.training.optim import AdamW, clip
 from minimoe.training.parallel import MICROBATCHES, Workers
@@ -185,13 +185,20 @@ def decoding(config: ModelConfig, threads: int, repeats: int, twin: Any) -> dict
             }
             if twin:
                 ids = twin.torch.from_numpy(prompts)
-                functions |= {"torch read": lambda: other.step(ids), "torch write": lambda: twin.decode(other, ids, NEW + 1)}
+
+                def on(threads: int, function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+                    return lambda: (twin.torch.set_num_threads(threads), function(*arguments))
+
+                for n in sorted({1, threads}):                            # few rows are faster on one thread
+                    functions[f"torch read {n}"] = on(n, other.step, ids)
+                    functions[f"torch write {n}"] = on(n, twin.decode, other, ids, NEW + 1)
             seconds = in_turn(functions, repeats)
             share = 1.0 if B > 1 else counts["active"] / counts["total"]
             token, limit = (seconds["write"] - seconds["read"]) / NEW, seconds["weights"] * share
             figures = {"seconds": token, "limit": limit, "tokens/s": B / token, "step / limit": token / limit}
             if twin:
-                figures["torch seconds"] = (seconds["torch write"] - seconds["torch read"]) / NEW
+                best = min(seconds[f"torch write {n}"] - seconds[f"torch read {n}"] for n in {1, threads})
+                figures["torch seconds"] = best / NEW
                 figures["step / torch"] = token / figures["torch seconds"]
             result[f"batch {B}"] = figures
     return result
@@ -208,15 +215,16 @@ def verdicts() -> float:
 
 def child(*arguments: str) -> int:
     """Run Python with these arguments, quietly; return the most memory it had, in bytes; 0 where the system does not say."""
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    _, errors = process.communicate() if not hasattr(os, "wait4") else (None, None)
-    if errors is None:
+    peak = 0
+    with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         errors = process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        if hasattr(os, "wait4"):
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     if process.returncode:
         raise InputError(f"python {' '.join(arguments)} failed: {errors.strip().splitlines()[-1:]}")
-    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) if hasattr(os, "wait4") else 0
+    return peak
 
 
 def memory(preset: str, rows: int, length: int, threads: int, twin: Any) -> Figures:
@@ -246,7 +254,7 @@ def group(checkpoint: Path, threads: int) -> Figures:
 
 
 def length_sweep(config: ModelConfig, rows: int, repeats: int) -> dict[int, Figures]:
-    """Time forward and backward of one layer of each attention, and a decoded token of the linear one, by length of row."""
+    """Time forward and backward of a layer of each attention on a microbatch, and a token decoded by the linear one, by T."""
     rng, result = np.random.default_rng(0), {}
     sizes = config.width, config.heads, config.head_width
     linear = LinearAttention(*sizes, config.chunk_size, rng, np.float32)
@@ -349,11 +357,13 @@ def main() -> None:
     config = PRESETS[args.preset]
     if args.sequence_length > config.context:
         raise InputError(f"--sequence-length {args.sequence_length} exceeds the model's context, {config.context}")
+    if args.checkpoint and not (args.checkpoint / CONFIG).exists():
+        raise InputError(f"--checkpoint {args.checkpoint} is no checkpoint: it has no {CONFIG}")
     twin = load_twin(args.threads) if args.against else None
     figures: Figures = {"machine": machine(args.threads, twin)}
     print(", ".join(f"{name} {value}" for name, value in figures["machine"].items()) + "\n", flush=True)
     if args.length:
-        figures["length"] = length_sweep(config, 4, args.repeats)
+        figures["length"] = length_sweep(config, args.batch_size // MICROBATCHES or 1, args.repeats)
         print(length_table(figures["length"]))
     else:
         sizes = args.batch_size, args.sequence_length, args.threads
