@@ -383,7 +383,7 @@ MUTANTS = [
     ),
     Mutant(
         "experts-neighbour", "experts", "minimoe.layers.experts",
-        "saved_swiglu, self.up.data[e], self", "saved_swiglu, self.up.data[e - 1], self",
+        "doutputs[rows], self.up.data[e], self", "doutputs[rows], self.up.data[e - 1], self",
         "An index off by one: gradient leaves an expert through its neighbour's matrix. Index -1 is legal, so not "
         "even the first expert complains; the input fails.",
     ),
@@ -401,33 +401,31 @@ MUTANTS = [
     ),
     Mutant(
         "experts-second-one-silent", "experts", "minimoe.layers.experts",
-        "dx[n] += swiglu_backward(", "dx[n] = swiglu_backward(",
-        "A row went to two experts, so their gradients add up. Only that of the last one is left: all parameters are right, "
-        "the input is not.",
+        "dslots.reshape(*weights.shape, -1).sum(axis=1)", "dslots.reshape(*weights.shape, -1)[:, 0]",
+        "A row was copied to two experts, so their gradients add up. Only that of the first choice comes back: all "
+        "parameters are right, the input is not.",
     ),
     Mutant(
-        "experts-rows-not-put-back", "experts", "minimoe.layers.experts",
-        "dx[n] += swiglu_backward(", "dx[: len(n)] += swiglu_backward(",
-        "An expert's rows stand together, and their gradients are left where they stand instead of going back to the rows "
-        "they came from. Each row gets the gradients of others; only the input fails.",
+        "experts-order-not-undone", "experts", "minimoe.layers.experts",
+        "dslots[order] = dgathered ", "dslots = dgathered ",
+        "The experts return gradients grouped by expert, and they are read as if they stood row by row. Each row gets "
+        "the gradients of others; only the input fails.",
     ),
     Mutant(
-        "experts-weight-of-the-other-choice", "experts", "minimoe.layers.experts",
-        "doutput = weights[n, j, None] * dyn", "doutput = weights[n, 1 - j, None] * dyn",
-        "A row has two experts and two weights, and each expert's gradient is multiplied by the other's weight. The "
-        "matrices and the input fail; `weights` is right.",
+        "experts-weight-of-another-choice", "experts", "minimoe.layers.experts",
+        "weights.reshape(-1)[order, None]", "weights.reshape(-1)[:, None]",
+        "The rows stand in the experts' order and the weights do not, so each is multiplied by another one's "
+        "weight. The experts' matrices and the input fail.",
     ),
     Mutant(
-        "experts-weight-on-the-input", "experts", "minimoe.layers.experts",
-        "            doutput = weights[n, j, None] * dyn                           # y[n] += weight * output\n",
-        "            doutput, x = dyn, x * 1\n"
-        "            x[n] *= weights[n, j, None]\n",
-        "The weight multiplies an expert's output, and backward treats it as if it multiplied the input. Matrices and input "
-        "fail alike: an expert is not linear.",
+        "experts-weight-forgotten", "experts", "minimoe.layers.experts",
+        "doutputs = dslots * weights.reshape(-1)[order, None]", "doutputs = dslots.copy()",
+        "The output is multiplied by its weight on the way out, and its gradient is not on the way back: every expert "
+        "learns as if it had been chosen alone.",
     ),
     Mutant(
         "experts-weights-from-the-input", "experts", "minimoe.layers.experts",
-        'np.einsum("rd,rd->r", dyn, output)', 'np.einsum("rd,rd->r", dyn, x[n])',
+        'np.einsum("rd,rd->r", dslots, outputs)', 'np.einsum("rd,rd->r", dslots, gathered)',
         "A weight multiplies the expert's output, so its gradient is dy . output. Here it is dy . input: the experts learn, "
         "and the router would learn something else than which expert is good.",
     ),

@@ -1,5 +1,6 @@
 """SwiGLU experts (arXiv 2002.05202, eq. 6): y = (silu(x G^T) * (x V^T)) W^T. `up` is G above V, `down` is W."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ class Expert(Layer):
 class Experts(Layer):
     """E experts, of which each row has chosen k: y = sum over j of weights[:, j] * expert_{chosen[:, j]}(x).
 
-    x (N,D), weights (N,k), chosen (N,k) -> y (N,D). An expert reads the rows that chose it, all at once.
+    x (N,D), weights (N,k), chosen (N,k) -> y (N,D). What chose one expert is put together, so that it reads all of it at once.
     """
 
     def __init__(self, experts: int, width: int, expert_width: int, rng: np.random.Generator, dtype: Any):
@@ -83,23 +84,40 @@ class Experts(Layer):
         self.down = normal(rng, (experts, width, expert_width), dtype)
 
     def forward(self, x: np.ndarray, weights: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, Any]:
-        y, calls = np.zeros_like(x), []
-        for e in np.unique(chosen).tolist():
-            n, j = np.nonzero(chosen == e)                                # (R,) rows that chose e, and as which of their k
-            output, saved = swiglu(x[n], self.up.data[e], self.down.data[e])    # (R,D)
-            y[n] += weights[n, j, None] * output                          # no row stands in n twice
-            calls.append((e, n, j, output, saved))
-        return y, (x, weights, calls)
+        k, counts = chosen.shape[1], np.bincount(chosen.reshape(-1), minlength=len(self.up.data))
+        order = np.argsort(chosen, axis=None, kind="stable")              # (Nk,) the choices, sorted by expert
+        gathered = x[order // k]                                          # (Nk,D) a row's copy for each of its choices
+        outputs, saved_swiglu = np.empty_like(gathered), {}
+        for e, rows in groups(counts):
+            outputs[rows], saved_swiglu[e] = swiglu(gathered[rows], self.up.data[e], self.down.data[e])
+        slots = np.empty_like(outputs)
+        slots[order] = outputs                                            # back to the order of rows
+        y = np.einsum("nk,nkd->nd", weights, slots.reshape(*chosen.shape, -1))
+        return y, (x, weights, counts, order, outputs, saved_swiglu)
 
     def backward(self, dy: np.ndarray, saved: Any, grads: Grads) -> tuple[np.ndarray, np.ndarray]:
         """Return (dx, dweights)."""
-        x, weights, calls = saved
-        dx, dweights = np.zeros_like(dy), np.zeros_like(weights)
-        for e, n, j, output, saved_swiglu in calls:
-            dyn = dy[n]                                                   # (R,D)
-            dweights[n, j] = np.einsum("rd,rd->r", dyn, output)           # y[n] += weight * output
-            doutput = weights[n, j, None] * dyn                           # y[n] += weight * output
+        x, weights, counts, order, outputs, saved_swiglu = saved
+        k = weights.shape[1]
+        gathered = x[order // k]                                          # (Nk,D) again, rather than kept
+        dslots = dy[order // k]                                           # (Nk,D) y = sum(weights * slots), in the experts' order
+        dweights = np.empty_like(weights)
+        dweights.reshape(-1)[order] = np.einsum("rd,rd->r", dslots, outputs)      # the same
+        doutputs = dslots * weights.reshape(-1)[order, None]              # the same
+        dgathered = np.empty_like(gathered)
+        for e, rows in groups(counts):
             dup = grads[self.up][e] if self.up in grads else None
             ddown = grads[self.down][e] if self.down in grads else None
-            dx[n] += swiglu_backward(doutput, x[n], saved_swiglu, self.up.data[e], self.down.data[e], dup, ddown)
-        return dx, dweights
+            doutput, up, down = doutputs[rows], self.up.data[e], self.down.data[e]
+            dgathered[rows] = swiglu_backward(doutput, gathered[rows], saved_swiglu[e], up, down, dup, ddown)
+        dslots[order] = dgathered                                         # gathered = x[order // k]: a row's copies add up
+        return dslots.reshape(*weights.shape, -1).sum(axis=1), dweights
+
+
+def groups(counts: np.ndarray) -> Iterator[tuple[int, slice]]:
+    """Yield (expert, its places in the sorted choices) for every expert that has any."""
+    end = 0
+    for e, count in enumerate(counts.tolist()):
+        start, end = end, end + count
+        if count:
+            yield e, slice(start, end)
