@@ -36,12 +36,12 @@ def generate(
     """
     if len(prompts) and np.ndim(prompts[0]) == 0:
         prompts = [prompts]
-    context = model.config.context
+    context, V = model.config.context, model.config.vocabulary
     for prompt in prompts:
         if not 1 <= len(prompt) <= context:
             raise InputError(f"a prompt has {len(prompt)} tokens; it needs 1 to {context}, the model's context")
-        if not 0 <= min(prompt) <= max(prompt) < model.config.vocabulary:
-            raise InputError(f"a prompt has an id outside 0 to {model.config.vocabulary - 1}")
+        if not 0 <= min(prompt) <= max(prompt) < V:
+            raise InputError(f"a prompt has an id outside 0 to {V - 1}")
     if not temperature >= 0:
         raise InputError(f"temperature is {temperature}; it must be 0 or more")
     rng = np.random.default_rng(seed)
@@ -57,7 +57,6 @@ def generate(
         going = [r for r, i in enumerate(running) if completions[i][-1] != EOS and len(completions[i]) < room[i]]
         running = [running[r] for r in going]
         if running:
-            V = model.config.vocabulary
             ways, row = np.unique(row[going] * V + ids[going], return_inverse=True)
             before, ids = np.divmod(ways, V)                              # (R,) what went the same way so far is one row
             if not np.array_equal(before, np.arange(len(logits))):

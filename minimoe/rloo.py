@@ -107,30 +107,33 @@ def sample_group(model: MiniMoE, task: Task, settings: dict[str, Any], step: int
     return Group(task, completions, counts, verdicts, rewards, advantages), seconds
 
 
+def padded(completions: list[tuple[int, ...]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the completions as ids (R,T), padded on the right, and which of them were sampled (R,T)."""
+    ids = np.full((len(completions), max(map(len, completions))), PAD)
+    sampled = np.zeros(ids.shape, bool)
+    for row, completion in enumerate(completions):
+        ids[row, : len(completion)], sampled[row, : len(completion)] = completion, True
+    return ids, sampled
+
+
 def policy_rows(group: Group) -> tuple[np.ndarray, np.ndarray]:
     """Return ids (R,T+1), padded on the right, and for ids[:, 1:] their weights (R,T) in the loss.
 
     The loss is -mean over samples of advantage * log p(sample), so a row weighs its count * its advantage / G. A sampled EOS
     is part of the sample; the prompt and the padding are not.
     """
-    prompt = [BOS] + encode(group.task.prompt)
-    R, longest = len(group.completions), max(map(len, group.completions))
-    ids = np.full((R, len(prompt) + longest), PAD)
-    weights = np.zeros(ids.shape)
+    ids, sampled = padded(group.completions)
+    prompt = np.tile([BOS] + encode(group.task.prompt), (len(ids), 1))    # (R, tokens of the prompt)
     of_row = group.counts * group.advantages / group.counts.sum()         # (R,)
-    for row, completion in enumerate(group.completions):
-        ids[row, : len(prompt) + len(completion)] = [*prompt, *completion]
-        weights[row, len(prompt) : len(prompt) + len(completion)] = of_row[row]
-    return ids, weights[:, 1:]
+    weights = np.concatenate([np.zeros(prompt.shape), sampled * of_row[:, None]], axis=1)
+    return np.concatenate([prompt, ids], axis=1), weights[:, 1:]
 
 
 def score(model: MiniMoE, group: Group, temperature: float) -> tuple[np.ndarray, np.ndarray]:
     """Return log p of each sampled token, and the entropy in nats of what it was drawn from: (R,T), 0 at the padding."""
     logits, state = model.step(np.array([[BOS] + encode(group.task.prompt)]))    # read once, whatever R is
-    R, T = len(group.completions), max(map(len, group.completions))
-    ids, sampled = np.full((R, T), PAD), np.zeros((R, T), bool)
-    for row, completion in enumerate(group.completions):
-        ids[row, : len(completion)], sampled[row, : len(completion)] = completion, True
+    ids, sampled = padded(group.completions)
+    R, T = ids.shape
     logits = logits[:, -1:].repeat(R, axis=0)                             # (R,1,V) of the first token
     if T > 1:
         rest, _ = model.step(ids[:, :-1], [part.take([0] * R) for part in state])

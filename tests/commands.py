@@ -1,6 +1,7 @@
 """Run the commands, and read what a run of training wrote."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,17 @@ def start(module, *arguments):
         [sys.executable, "-m", module.__name__, *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1],
     )
+
+
+def interrupt(process, after):
+    """Press Ctrl-C once the command has told of `after`; return what it printed, and what it tells from then on."""
+    seen = ""
+    while after not in seen:
+        line = process.stderr.readline()
+        assert line, seen
+        seen += line
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=60)
 
 
 def finish(module, *arguments):

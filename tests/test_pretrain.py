@@ -183,13 +183,7 @@ ENDLESS = ["--preset", "micro", "--steps", 10**6, "--sequence-length", 12, "--sa
 def test_the_command_ends_on_ctrl_c_and_goes_on(tmp_path):
     out = tmp_path / "run"
     process = start(*ENDLESS, "--out", out)
-    seen = ""
-    while "step 1/" not in seen:
-        line = process.stderr.readline()
-        assert line, seen
-        seen += line
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, told = commands.interrupt(process, "step 1/")
     assert process.returncode == 130
     done = steps_done(out)
     assert f"stopped after step {done}; to go on: python -m minimoe.pretrain --resume --out {out}" in told

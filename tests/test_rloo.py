@@ -1,7 +1,6 @@
 import json
 import os
 import shutil
-import signal
 from collections import Counter
 from functools import partial
 
@@ -480,13 +479,7 @@ def test_the_command_ends_on_ctrl_c_and_goes_on(base, tmp_path, monkeypatch):
     out, whole = tmp_path / "run", tmp_path / "whole"
     options = ["--base", base, "--save-at", "", "--replay-batch", 1, "--group-size", 2, "--max-new-tokens", 2]
     process = commands.start(rloo, *options, "--groups", 10**6, "--out", out)
-    seen = ""
-    while "group 1/" not in seen:
-        line = process.stderr.readline()
-        assert line, seen
-        seen += line
-    process.send_signal(signal.SIGINT)
-    printed, told = process.communicate(timeout=60)
+    printed, told = commands.interrupt(process, "group 1/")
     assert process.returncode == 130 and printed.startswith("group  solved") and "Traceback" not in told
     done = steps_done(out)
     assert f"stopped after group {done}; to go on: python -m minimoe.rloo --resume --out {out}" in told

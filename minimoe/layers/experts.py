@@ -100,10 +100,10 @@ class Experts(Layer):
         x, weights, counts, order, outputs, saved_swiglu = saved
         k = weights.shape[1]
         gathered = x[order // k]                                          # (Nk,D) again, rather than kept
-        dslots = dy[order // k]                                           # (Nk,D) y = sum(weights * slots), in the experts' order
+        dslots = dy[order // k]                                           # (Nk,D) a row's dy for each choice, sorted like outputs
         dweights = np.empty_like(weights)
-        dweights.reshape(-1)[order] = np.einsum("rd,rd->r", dslots, outputs)      # the same
-        doutputs = dslots * weights.reshape(-1)[order, None]              # the same
+        dweights.reshape(-1)[order] = np.einsum("rd,rd->r", dslots, outputs)      # y = sum over j of weights * slots
+        doutputs = dslots * weights.reshape(-1)[order, None]              # y = sum over j of weights * slots
         dgathered = np.empty_like(gathered)
         for e, rows in groups(counts):
             dup = grads[self.up][e] if self.up in grads else None
