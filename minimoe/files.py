@@ -75,8 +75,8 @@ def read_json(path: str | Path) -> dict:
     return content
 
 
-def read_tensors(path: str | Path, expected: Mapping[str, tuple[int, ...]], dtype) -> dict[str, np.ndarray]:
-    """Return the tensors of a safetensors file, which must be those `expected`: name -> shape.
+def read_tensors(path: str | Path, expected: Mapping[str, tuple[int, ...]], dtype, some: bool = False) -> dict[str, np.ndarray]:
+    """Return the tensors of a safetensors file, which must be those `expected`, name -> shape; with `some`, or some of them.
 
     They are arrays of `dtype`, writable, each owning its memory; the file holds float16, float32 or float64. Raises
     `InputError`, naming the file and the tensor, for a file that is missing, unreadable, cut or corrupt, a tensor
@@ -86,7 +86,10 @@ def read_tensors(path: str | Path, expected: Mapping[str, tuple[int, ...]], dtyp
     _require_file(path, f"a safetensors file of {len(expected)} tensors")
     try:
         with safe_open(path, framework="numpy") as file:
-            _check_header(path, file, expected)
+            found = set(file.keys())
+            if some:
+                expected = {name: shape for name, shape in expected.items() if name in found}
+            _check_header(path, file, found, expected)
             return {name: _read_tensor(path, file, name, dtype) for name in expected}
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -94,8 +97,7 @@ def read_tensors(path: str | Path, expected: Mapping[str, tuple[int, ...]], dtyp
         raise InputError(f"{path} is cut, corrupt or not a safetensors file; save or copy it again") from error
 
 
-def _check_header(path, file, expected: Mapping[str, tuple[int, ...]]) -> None:
-    found = set(file.keys())
+def _check_header(path, file, found: set[str], expected: Mapping[str, tuple[int, ...]]) -> None:
     for name in expected:
         if name not in found:
             raise InputError(f"{path} lacks the tensor {name!r}; it was saved from another model")

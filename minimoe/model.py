@@ -19,6 +19,7 @@ from minimoe.layers.rmsnorm import RMSNorm
 from minimoe.layers.sparse_attention import SparseAttention
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+BASE = "base"    # the key in config.json of a checkpoint that holds only what differs from another
 
 
 class Saved(NamedTuple):
@@ -112,17 +113,41 @@ class MiniMoE(Layer):
 
     @classmethod
     def from_pretrained(cls, path: str | Path, subfolder: str | None = None, dtype: Any = np.float32) -> "MiniMoE":
-        """Read what `save_pretrained` wrote. Raises `InputError`, naming file and tensor, for anything else."""
+        """Read what `save_pretrained` or `minimoe.release` wrote.
+
+        A config.json that names a `base` is of a folder with some of the tensors; the base has the rest. Raises `InputError`,
+        naming file and tensor, for anything else.
+        """
         folder = Path(path, subfolder or "")
         files.recover(folder)
-        sizes = files.read_json(folder / CONFIG)
-        try:
-            config = ModelConfig.from_dict(sizes)
-        except InputError as error:
-            raise InputError(f"{folder / CONFIG}: {error}") from None
+        config, base = read_config(folder, files.read_json(folder / CONFIG))
         model = cls(config, rng=None, dtype=dtype)
         shapes = {name: parameter.data.shape for name, parameter in model.named_parameters()}
-        tensors = files.read_tensors(folder / WEIGHTS, shapes, dtype)
+        tensors = files.read_tensors(folder / WEIGHTS, shapes, dtype, some=base is not None)
+        if base is not None:
+            files.recover(base)
+            if read_config(base, files.read_json(base / CONFIG)) != (config, None):
+                raise InputError(f"{base / CONFIG} is not the base of {folder}: other sizes, or a base of its own")
+            tensors = files.read_tensors(base / WEIGHTS, shapes, dtype) | tensors
         for name, parameter in model.named_parameters():
             parameter.data = tensors[name]
         return model
+
+
+def read_config(folder: Path, content: dict[str, Any]) -> tuple[ModelConfig, Path | None]:
+    """Return the sizes in a config.json of `folder`, and the checkpoint that has the tensors which are not in `folder`.
+
+    Raises `InputError` for other sizes than a model's, and for a base that does not lie beside `folder`: a checkpoint from
+    a stranger names no other files.
+    """
+    sizes = {key: value for key, value in content.items() if key != BASE}
+    try:
+        config = ModelConfig.from_dict(sizes)
+    except InputError as error:
+        raise InputError(f"{folder / CONFIG}: {error}") from None
+    if BASE not in content:
+        return config, None
+    folder, base = folder.resolve(), content[BASE]
+    if not isinstance(base, str) or "\0" in base or (folder / base).resolve().parent != folder.parent:
+        raise InputError(f"{folder / CONFIG}: base is {base!r}; it must be a folder beside {folder.name}, as ../NAME")
+    return config, (folder / base).resolve()

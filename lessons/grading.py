@@ -1,0 +1,39 @@
+"""What a chapter's checks are made of: an exercise, the way to say what is wrong with an answer, and how far off it is."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Wrong(Exception):
+    """An answer is wrong; the message says in what, and how far off."""
+
+
+class Exercise(NamedTuple):
+    """One exercise of a chapter: the function `name` in lessons/exercises/chNN.py."""
+
+    name: str
+    minutes: int
+    check: Callable[[Callable[..., Any]], None]    # raises Wrong
+    hint: str
+
+
+def compare(what: str, answer: Any, right: Any, tolerance: float = 1e-9) -> None:
+    """Raise `Wrong` unless `answer` has the shape of `right` and is as near to it as `tolerance` times its largest number."""
+    right = np.asarray(right)
+    try:
+        answer = np.asarray(answer, dtype=right.dtype)
+    except (TypeError, ValueError):
+        raise Wrong(f"{what}: expected numbers of shape {right.shape}, got {answer!r}") from None
+    if answer.shape != right.shape:
+        raise Wrong(f"{what}: the shape is {answer.shape}; it should be {right.shape}")
+    if not np.isfinite(answer).all():
+        raise Wrong(f"{what}: not all of it is finite")
+    if right.size == 0:
+        return
+    off, scale = np.abs(answer - right), np.abs(right).max()
+    if off.max() > tolerance * max(scale, 1e-300):
+        where = np.unravel_index(off.argmax(), off.shape)
+        place = f" at {[int(i) for i in where]}" if where else ""
+        raise Wrong(f"{what}: off by {off.max():.2g}{place}, where it is {answer[where]:.6g} and should be {right[where]:.6g}")
