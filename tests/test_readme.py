@@ -1,6 +1,7 @@
 """The README says what is so."""
 
 import doctest
+import json
 import re
 from pathlib import Path
 
@@ -39,3 +40,18 @@ def test_map_names_every_module():
 @pytest.mark.parametrize("command", re.findall(r"`python -m (minimoe\.\w+)", README))
 def test_commands_exist(command):
     assert (ROOT / (command.replace(".", "/") + ".py")).exists()
+
+
+def test_speed_table_is_the_receipt():
+    figures = json.loads((ROOT / "checkpoints/results/bench.json").read_text())
+    seconds, memory, decoding = figures["training"]["seconds"], figures["memory"], figures["decoding"]
+    rows = [
+        f"| a training step of 32 x 128 tokens | {seconds['step']:.2f} s | {seconds['products']:.2f} s | {seconds['torch step']:.2f} s |",
+        f"| memory of pretraining, at most | {memory['pretrain']:.2f} GB | | {memory['torch']:.2f} GB |",
+    ]
+    for name, what in [("batch 1", "decoding a token"), ("batch 64", "decoding a token of each of 64 rows")]:
+        ms = [1e3 * decoding[name][column] for column in ("seconds", "limit", "torch seconds")]
+        rows.append(f"| {what} | {ms[0]:.1f} ms | {ms[1]:.1f} ms | {ms[2]:.1f} ms |")
+    assert "\n".join(rows) + "\n" in README
+    for version in (figures["machine"]["numpy"], figures["machine"]["torch"].split("+")[0]):
+        assert version in README
