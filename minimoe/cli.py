@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -110,6 +110,11 @@ def output_file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"{text} cannot be written: {'it' if path.is_dir() else path.parent} is "
                                          f"{'a folder' if path.is_dir() else 'no folder'}")
     return path
+
+
+def first_there(folders: Sequence[str]) -> str:
+    """Return the first of the folders that exists: what was trained here before what came with the repository."""
+    return next((folder for folder in folders if os.path.exists(folder)), folders[0])
 
 
 def _number(text: str, kind: type, least: float, most: float, expected: str):

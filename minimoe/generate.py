@@ -1,14 +1,14 @@
 r'''Continue prompts with a trained model.
 
-    python -m minimoe.generate checkpoints/pretrain/step-0400 'def double_1a2b(x):\n    """Double x."""\n'
+    python -m minimoe.generate 'def double_1a2b(x):\n    """Double x."""\n'
 
-In a prompt, \n stands for a new line.
+In a prompt, \n stands for a new line. The model is the one that minimoe.rloo trained here, else the released one.
 '''
 
 from collections.abc import Sequence
 from itertools import groupby
 
-from minimoe.cli import Parser, non_negative_float, non_negative_int, positive_int, run, settle
+from minimoe.cli import Parser, first_there, non_negative_float, non_negative_int, positive_int, run, settle
 
 if __name__ == "__main__":
     settle()    # before NumPy is imported
@@ -19,6 +19,8 @@ from minimoe.errors import InputError
 from minimoe.layers.layer import State
 from minimoe.model import MiniMoE
 from minimoe.tokenizer import BOS, EOS, completion_text, encode
+
+DEFAULTS = "checkpoints/rloo/last", "checkpoints/released/rloo"
 
 
 def generate(
@@ -94,7 +96,7 @@ def sample(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> 
 
 def main() -> None:
     parser = Parser(description=__doc__)
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder with model.safetensors and config.json")
+    parser.add_argument("--checkpoint", metavar="FOLDER", help=f"the model; by default the first there is of {' and '.join(DEFAULTS)}")
     parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="the text to continue")
     parser.add_argument("--max-new-tokens", type=positive_int, default=32, help="most tokens to add to a prompt")
     parser.add_argument("--temperature", type=non_negative_float, default=0.0, help="0 takes the likeliest token each time")
@@ -104,7 +106,7 @@ def main() -> None:
     if "" in prompts:
         raise InputError("a prompt is empty; give some text to continue")
     ids = [[BOS] + encode(prompt) for prompt in prompts]
-    model = MiniMoE.from_pretrained(args.checkpoint)
+    model = MiniMoE.from_pretrained(args.checkpoint or first_there(DEFAULTS))
     completions = generate(model, ids, args.max_new_tokens, args.temperature, args.seed)
     for prompt, completion in zip(prompts, completions):
         print(prompt + completion_text(completion))

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minimoe.cli import (
-    Parser, finite_float, non_negative_float, non_negative_int, positive_float, positive_int, run, settle, steps_list,
-    until_interrupt,
+    Parser, finite_float, first_there, non_negative_float, non_negative_int, positive_float, positive_int, run, settle,
+    steps_list, until_interrupt,
 )
 
 if __name__ == "__main__":
@@ -70,6 +70,7 @@ DEFAULTS: dict[str, Any] = dict(
 )
 
 
+BASES = DEFAULTS["base"], "checkpoints/released/pretrain-0080"
 SCOPES = "last-block", "all"
 
 
@@ -296,7 +297,7 @@ def settings_of(args: Any) -> dict[str, Any]:
     """Return the settings of the run that the command line asks for."""
     given = {name: value for name, value in vars(args).items() if name in DEFAULTS and value is not None}
     if args.base or not args.resume:
-        given["base"] = str(Path(args.base or DEFAULTS["base"]).absolute())    # so that --resume works from any folder
+        given["base"] = str(Path(args.base or first_there(BASES)).absolute())    # so that --resume works from any folder
     if args.resume:
         settings = resume_settings(args.out, DEFAULTS, given, free=("groups", "save_at", "learning_rate", "base"), end="groups")
     else:
@@ -327,7 +328,7 @@ def main() -> int:
     parser = Parser(description=__doc__)
     d = DEFAULTS
     option = parser.add_argument
-    option("--base", help=f"checkpoint to start from (default: {d['base']})")
+    option("--base", help=f"checkpoint to start from (default: the first there is of {' and '.join(BASES)})")
     option("--out", type=Path, default=Path("checkpoints/rloo"), help="folder to write")
     option("--policy", type=non_negative_float, help=f"weight of the policy's loss; 0: replay alone (default: {d['policy']})")
     option("--groups", type=positive_int, help=f"groups, a step each (default: {d['groups']})")

@@ -10,7 +10,7 @@ import pytest
 
 from minimoe.config import PRESETS
 from minimoe.errors import InputError
-from minimoe.generate import generate, sample
+from minimoe.generate import generate, main, sample
 from minimoe.gradcheck import randomize
 from minimoe.layers.layer import State
 from minimoe.model import MiniMoE
@@ -185,7 +185,7 @@ def command(*arguments):
 
 def test_the_command_prints_each_prompt_with_its_completion(checkpoint):
     model = MiniMoE.from_pretrained(checkpoint)
-    done = command(str(checkpoint), "def f(x):\\n", "é", "--max-new-tokens", "7")
+    done = command("--checkpoint", str(checkpoint), "def f(x):\\n", "é", "--max-new-tokens", "7")
     assert (done.returncode, done.stderr) == (0, "")
     prompts = ["def f(x):\n", "é"]
     completions = generate(model, [[BOS] + encode(prompt) for prompt in prompts], 7)
@@ -195,7 +195,7 @@ def test_the_command_prints_each_prompt_with_its_completion(checkpoint):
 
 def test_the_command_draws_by_temperature_and_seed(checkpoint):
     model = MiniMoE.from_pretrained(checkpoint)
-    done = command(str(checkpoint), "abc", "--temperature", "1.5", "--seed", "11", "--max-new-tokens", "5")
+    done = command("--checkpoint", str(checkpoint), "abc", "--temperature", "1.5", "--seed", "11", "--max-new-tokens", "5")
     expected = completion_text(generate(model, [BOS] + encode("abc"), 5, 1.5, 11)[0])
     assert done.stdout == f"abc{expected}\n".replace("\r\n", "\n").replace("\r", "\n")
 
@@ -203,20 +203,20 @@ def test_the_command_draws_by_temperature_and_seed(checkpoint):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["{missing}", "x"], "{missing}"),
-        (["{file}", "x"], "{file}"),
-        (["{checkpoint}", ""], "a prompt is empty"),
-        (["{checkpoint}", "x", "y" * CONTEXT], f"has {CONTEXT + 1} tokens; it needs 1 to {CONTEXT}"),
+        (["--checkpoint", "{missing}", "x"], "{missing}"),
+        (["--checkpoint", "{file}", "x"], "{file}"),
+        (["--checkpoint", "{checkpoint}", ""], "a prompt is empty"),
+        (["--checkpoint", "{checkpoint}", "x", "y" * CONTEXT], f"has {CONTEXT + 1} tokens; it needs 1 to {CONTEXT}"),
         pytest.param(
-            ["{checkpoint}", b"caf\xe9"], "lone surrogate",
+            ["--checkpoint", "{checkpoint}", b"caf\xe9"], "lone surrogate",
             marks=pytest.mark.skipif(os.name == "nt", reason="an argument is text there"),
         ),
-        (["{checkpoint}", "x", "--temperature", "-1"], "--temperature"),
-        (["{checkpoint}", "x", "--temperature", "nan"], "--temperature"),
-        (["{checkpoint}", "x", "--max-new-tokens", "0"], "--max-new-tokens"),
-        (["{checkpoint}", "x", "--seed", "-1"], "--seed"),
-        (["{checkpoint}"], "PROMPT"),
-        ([], "CHECKPOINT"),
+        (["--checkpoint", "{checkpoint}", "x", "--temperature", "-1"], "--temperature"),
+        (["--checkpoint", "{checkpoint}", "x", "--temperature", "nan"], "--temperature"),
+        (["--checkpoint", "{checkpoint}", "x", "--max-new-tokens", "0"], "--max-new-tokens"),
+        (["--checkpoint", "{checkpoint}", "x", "--seed", "-1"], "--seed"),
+        (["--checkpoint", "{checkpoint}"], "PROMPT"),
+        (["--checkpoint"], "expected one argument"),
     ],
 )
 def test_the_command_refuses_bad_input_in_one_line(checkpoint, arguments, says):
@@ -225,3 +225,14 @@ def test_the_command_refuses_bad_input_in_one_line(checkpoint, arguments, says):
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("minimoe.generate: ") and says.format(**places) in done.stderr
     assert done.stderr.count("\n") == 1 and done.stderr.endswith("\n")
+
+
+def test_the_command_takes_what_was_trained_before_what_was_released(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    models = {}
+    for name, seed in [("checkpoints/released/rloo", 1), ("checkpoints/rloo/last", 2)]:
+        models[name] = randomize(MiniMoE(PRESETS["micro"], np.random.default_rng(seed)), np.random.default_rng(seed))
+        models[name].save_pretrained(name)
+        monkeypatch.setattr(sys, "argv", ["minimoe.generate", "abc"])
+        main()
+        assert capsys.readouterr().out == "abc" + completion_text(generate(models[name], [BOS] + encode("abc"))[0]) + "\n"
