@@ -1,7 +1,7 @@
 """Say how many tasks a model solves that it never saw.
 
     python -m minimoe.evaluate checkpoints/pretrain/step-0400
-    python -m minimoe.evaluate checkpoints/rloo/last --compare checkpoints/pretrain/step-0080
+    python -m minimoe.evaluate checkpoints/rloo/last --compare checkpoints/pretrain/step-0085
     python -m minimoe.evaluate runs/*/last          several seeds of one recipe: their mean
 
 greedy: tasks solved by the likeliest completion. any of 8: tasks that one at least of --samples draws solved. pass@k: tasks

@@ -5,7 +5,7 @@
     python -m minimoe.pretrain --resume             go on after Ctrl-C, or after a crash
 
 Writes into --out: metrics.jsonl, a line for every step; last/, from which --resume goes on; and a folder for each step of
---save-at, such as step-0080/, which minimoe.generate and minimoe.rloo can read.
+--save-at, such as step-0085/, which minimoe.generate and minimoe.rloo can read.
 """
 
 from pathlib import Path
@@ -47,7 +47,7 @@ INIT_STREAM = 0         # of the seed: the initial weights; the batches have ano
 
 # What a run does unless told otherwise, by preset; all of it is saved in run.json
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "full": dict(steps=400, save_at=(80, 100, 200, 400), batch_size=32, sequence_length=128, learning_rate=3e-4),
+    "full": dict(steps=400, save_at=(85, 100, 200, 400), batch_size=32, sequence_length=128, learning_rate=3e-4),
     "nano": dict(steps=300, save_at=(100, 200, 300), batch_size=16, sequence_length=128, learning_rate=4e-3),
     "micro": dict(steps=20, save_at=(20,), batch_size=4, sequence_length=40, learning_rate=4e-3),
 }

@@ -1,7 +1,7 @@
 """Write a checkpoint as it is handed out: in float16, half the size.
 
-    python -m minimoe.release checkpoints/pretrain/step-0080 checkpoints/released/pretrain-0080
-    python -m minimoe.release checkpoints/rloo/last checkpoints/released/rloo --base checkpoints/released/pretrain-0080
+    python -m minimoe.release checkpoints/pretrain/step-0085 checkpoints/released/pretrain-0085
+    python -m minimoe.release checkpoints/rloo/last checkpoints/released/rloo --base checkpoints/released/pretrain-0085
 
 With --base, a release that lies beside OUT, only the tensors that differ from the base's are written, and config.json says
 where the rest is. Either can be read like any checkpoint, and is then computed with in float32.

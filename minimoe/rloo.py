@@ -1,6 +1,6 @@
 """Improve a pretrained model by reinforcement learning: RLOO, whose reward is what becomes of the code it writes.
 
-    python -m minimoe.rloo                          from checkpoints/pretrain/step-0080, 96 groups of 64 samples
+    python -m minimoe.rloo                          from checkpoints/pretrain/step-0085, 96 groups of 64 samples
     python -m minimoe.rloo --replay 0               the policy gradient alone, to see what it forgets
     python -m minimoe.rloo --resume                 go on after Ctrl-C, or after a crash
 
@@ -38,7 +38,7 @@ import numpy as np
 
 from minimoe.coding.data import pack
 from minimoe.coding.scoring import greedy, judge, solved_by_family
-from minimoe.coding.tasks import FAMILIES, TRAINED, Task, fixed_tasks, sample_task
+from minimoe.coding.tasks import FAMILIES, TRAINED, UNTRAINED, Task, fixed_tasks, sample_task
 from minimoe.coding.verifier import REWARDS, Verdict
 from minimoe.errors import InputError
 from minimoe.files import refuse_strangers
@@ -64,13 +64,13 @@ LARGEST = 1e6           # weight of a loss, size of a reward
 TASK_STREAM, SAMPLE_STREAM, REPLAY_STREAM = 2, 3, 4    # of the seed; pretraining has 0 and 1
 
 DEFAULTS: dict[str, Any] = dict(
-    groups=96, save_at=(96,), base="checkpoints/pretrain/step-0080", policy=1.0, group_size=64, temperature=0.35,
-    learning_rate=5e-5, families=TRAINED, train_scope="last-block", replay=1.0, replay_batch=8,
+    groups=96, save_at=(96,), base="checkpoints/pretrain/step-0085", policy=1.0, group_size=64, temperature=0.35,
+    learning_rate=2e-4, families=TRAINED, train_scope="last-block", replay=1.0, replay_families=UNTRAINED, replay_batch=8,
     invalid_reward=REWARDS["invalid"], max_new_tokens=32, seed=0,
 )
 
 
-BASES = DEFAULTS["base"], "checkpoints/released/pretrain-0080"
+BASES = DEFAULTS["base"], "checkpoints/released/pretrain-0085"
 SCOPES = "last-block", "all"
 
 
@@ -229,7 +229,7 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
             if settings["replay"]:
                 rng = np.random.default_rng([seed, REPLAY_STREAM, step])
                 length = min(REPLAY_LENGTH, base.config.context + 1)      # a row's last token is only a target
-                ids, solution = pack(rng, settings["replay_batch"], length, split="replay")
+                ids, solution = pack(rng, settings["replay_batch"], length, "replay", settings["replay_families"])
                 learned = solution[:, 1:] / solution[:, 1:].sum()         # the mean over the tokens of solutions
                 grads, loss = sampled_gradients(model, ids, learned * settings["replay"], replayers)
                 metrics["replay_loss"] = loss / settings["replay"]
@@ -304,9 +304,11 @@ def settings_of(args: Any) -> dict[str, Any]:
         settings = begin_settings(args.out, DEFAULTS, given)
     if max(given.get("save_at", ()), default=0) > settings["groups"]:
         raise InputError(f"--save-at {max(given['save_at'])} is beyond the last group, {settings['groups']}")
-    for family in settings["families"] or [""]:
-        if family not in FAMILIES:
-            raise InputError(f"--families: there is no {family!r}; choose from {', '.join(FAMILIES)}")
+    for option in "families", "replay_families":
+        for family in settings[option] or [""]:
+            if family not in FAMILIES:
+                name = option.replace("_", "-")
+                raise InputError(f"--{name}: there is no {family!r}; choose from {', '.join(FAMILIES)}")
     if settings["train_scope"] not in SCOPES:
         raise InputError(f"--train-scope: there is no {settings['train_scope']!r}; choose from {', '.join(SCOPES)}")
     if settings["group_size"] < 2:
@@ -335,9 +337,10 @@ def main() -> int:
     option("--group-size", type=positive_int, help=f"samples of a group (default: {d['group_size']})")
     option("--temperature", type=positive_float, help=f"of the samples, and of their score (default: {d['temperature']})")
     option("--learning-rate", type=positive_float, help=f"constant (default: {d['learning_rate']})")
-    option("--families", type=names_list, metavar="NAMES", help=f"what to train on (default: {','.join(d['families'])})")
+    option("--families", type=names_list, metavar="NAMES", help=f"what the policy trains on (default: {','.join(d['families'])})")
     option("--train-scope", choices=SCOPES, help=f"what trains (default: {d['train_scope']})")
     option("--replay", type=non_negative_float, help=f"weight of the replay's loss; 0: none (default: {d['replay']})")
+    option("--replay-families", type=names_list, metavar="NAMES", help=f"what to replay (default: {','.join(d['replay_families'])})")
     option("--replay-batch", type=positive_int, help=f"rows of a replay batch (default: {d['replay_batch']})")
     option("--invalid-reward", type=finite_float, help=f"of what is no valid function (default: {d['invalid_reward']})")
     option("--max-new-tokens", type=positive_int, help=f"longest sample (default: {d['max_new_tokens']})")

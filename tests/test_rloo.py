@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from functools import partial
@@ -9,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from minimoe import pretrain, rloo
+from minimoe.coding.data import pack
 from minimoe.coding.tasks import FAMILIES, TRAINED, make_task, sample_task
 from minimoe.coding.verifier import REWARDS, Verdict, verify
 from minimoe.config import PRESETS
@@ -397,6 +399,23 @@ def test_the_tasks_are_of_the_families_asked_for(base, tmp_path, varied):
         assert len({row["task"] for row in lines(out / "rollouts.jsonl")}) == 8
 
 
+def test_the_replayed_examples_are_of_the_families_asked_for(base, tmp_path, monkeypatch, varied):
+    seen = set()
+
+    def spy(rng, rows, length, split, families):
+        assert split == "replay"
+        ids, solution = pack(rng, rows, length, split, families)
+        text = "".join(chr(token - FIRST_BYTE) for token in ids.flat if token >= FIRST_BYTE)
+        seen.update(re.findall(r"def ([a-z_]+)_....\(", text))
+        return ids, solution
+
+    monkeypatch.setattr(rloo, "pack", spy)
+    for families in (rloo.DEFAULTS["replay_families"], ("even", "reverse")):
+        seen.clear()
+        train(base, tmp_path / families[0], groups=6, replay_batch=4, replay_families=families)
+        assert seen == set(families)
+
+
 def test_a_prompt_is_read_once_and_equal_completions_are_judged_once(monkeypatch):
     read, judged, step = [], [], MiniMoE.step
     monkeypatch.setattr(MiniMoE, "step", lambda model, ids, *state: read.append(ids.shape) or step(model, ids, *state))
@@ -510,6 +529,7 @@ BAD = {
     "--families": ["", "increment,", "triple", "increment, double"],
     "--train-scope": ["none", ""],
     "--replay": ["-0.1", "nan", "inf", "x", "1e+308"],
+    "--replay-families": ["", "reverse,", "triple"],
     "--replay-batch": ["0", "-1", "x", "100000"],
     "--invalid-reward": ["nan", "inf", "1e999", "x", "1e+20"],
     "--max-new-tokens": ["0", "-1", "x", "4294967295"],

@@ -71,6 +71,7 @@ FAMILIES = {
         "Add up the list x.", "Return the sum of x.", "Sum the numbers in x.", "Return the total of x.")),
 }
 TRAINED = ("increment", "double", "even")  # the families that reinforcement learning trains
+UNTRAINED = tuple(family for family in FAMILIES if family not in TRAINED)
 
 # Ranges of positions in the permutation below. Training draws from the first three; the last two are for evaluation.
 SPLITS = {
