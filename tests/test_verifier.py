@@ -18,7 +18,7 @@ from minimoe.coding.tasks import FAMILIES, fixed_tasks, make_task
 from minimoe.coding.verifier import (
     BINARY, BUILTINS, COMPARISONS, MAX_BRACKETS, MAX_CHARACTERS, MAX_NODES, REWARDS, UNARY, same, verify)
 from minimoe.errors import InputError
-from tests.attacks import ATTACKS
+from tests.attacks import ATTACKS, RETURNED, WHOLE
 
 
 def task_of(family):
@@ -396,6 +396,49 @@ def test_token_soup_never_passes_by_accident(capfd):
         statuses[harmless(family, source)] += 1
     assert capfd.readouterr() == ("", "")
     assert min(statuses[status] for status in REWARDS) > 60, statuses
+
+
+WEAPONS = [expression for expression in RETURNED.values() if len(expression) < 100]
+WHOLES = [source for source in WHOLE.values() if len(source) < 100]
+
+
+def hostile(rng, depth=2):
+    """An expression of the kinds that ATTACKS has: parts of them put together anew, made larger, cut or repeated."""
+    text = rng.choice(WEAPONS) if rng.random() < 0.8 else program(rng, rng.choice(list(INPUTS)), "int", 2)
+    for _ in range(rng.randrange(3)):
+        parts = re.split(r"(\bx\b|\d+|'[^']*'|\"[^\"]*\")", text)       # every odd part is an operand
+        at = rng.randrange(len(parts)) // 2 * 2 + 1
+        if at < len(parts) and depth:
+            parts[at] = f"({hostile(rng, depth - 1)})" if rng.random() < 0.7 else str(10 ** rng.randrange(20))
+        text = "".join(parts)
+    change = rng.randrange(8)
+    if change == 0:
+        text = f"{rng.choice(list(BUILTINS))}({text})"
+    elif change == 1:
+        text = f"{text} {rng.choice(['+', '*', '**', '<<', 'or', 'if x else', '==', 'in', ','])} {rng.choice(WEAPONS)}"
+    elif change == 2:
+        text = rng.choice(["-", "not ", "[", "(", "x if x else ", "x and ", "x**", "[x]*"]) * rng.randrange(60) + text
+    elif change == 3:
+        cut = rng.randrange(len(text) + 1)
+        text = text[:cut] + rng.choice(FRAGMENTS) + text[cut + rng.randrange(3):]
+    return text
+
+
+def hostile_source(rng):
+    """A whole source, of the name f."""
+    if rng.random() < 0.1:
+        whole = rng.choice(WHOLES)
+        return whole.replace(rng.choice(["x", "1", "return", "f"]), hostile(rng, 1), rng.randrange(2))
+    return rng.choice(STARTS) + hostile(rng)
+
+
+def test_hostile_sources_do_no_harm(capfd):
+    """A million of them: python -m tests.drills verifier"""
+    rng, statuses = Random(0), Counter()
+    for _ in range(4000):
+        statuses[harmless(rng.choice(list(FAMILIES)), hostile_source(rng))] += 1
+    assert capfd.readouterr() == ("", "")
+    assert statuses["invalid"] > 500 and statuses["failed"] > 200, statuses
 
 
 @given(st.sampled_from(list(FAMILIES)), st.sampled_from(STARTS), st.text(st.characters(exclude_categories=())))
