@@ -68,7 +68,7 @@ def test_gradients_have_the_same_bits_on_any_number_of_threads():
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_the_sum_keeps_the_order_of_the_microbatches_whoever_ends_first(threads):
     p = Parameter(np.zeros(1, np.float32))
-    values = [1.0, 1e8, -1e8, 1.0]    # the float32 sum is 1 in this order, 0 in the opposite one
+    values = [1e8, -1e8, 1.0, 1.0]    # the float32 sum is 2 in this order, 0 in the opposite one
 
     def compute(microbatch, grads):
         index, value = microbatch
@@ -78,7 +78,7 @@ def test_the_sum_keeps_the_order_of_the_microbatches_whoever_ends_first(threads)
 
     with Workers(threads, lambda: {p: np.zeros(1, np.float32)}) as workers:
         grads, results = workers.gradients(compute, list(enumerate(values)))
-    assert grads[p] == 1 and results == [0, 1, 2, 3]
+    assert grads[p] == 2 and results == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("rows", [2, 6, 9])
