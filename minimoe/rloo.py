@@ -6,8 +6,8 @@
 
 A step draws a task and 64 completions of its prompt, judges each by the task's hidden cases (1 if all pass, 0 if not, -0.1
 for what is no valid function), and takes one step up the gradient of the expected reward: each sample's log-probability is
-weighted by its reward minus the mean of the others'. Beside it stands cross entropy on replayed examples, so that what no
-reward speaks of is not forgotten.
+weighted by its reward minus the mean of the others'. Beside it stands cross entropy on replayed examples of the other
+families, so that what no reward speaks of is not forgotten; of what the reward is about, no example is shown.
 
 Left out, on purpose: a value network (the other samples are the baseline), ratios and their clipping (each sample is used
 once, by the policy that drew it), a KL penalty (replay does its work; the KL is measured), division by the group's standard
