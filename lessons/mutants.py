@@ -47,10 +47,19 @@ def planted(mutant: Mutant) -> Iterator[None]:
     try:
         for function in whole:
             function.__code__ = broken[function.__qualname__]
+        forget(module)
         yield
     finally:
         for function, code in whole.items():
             function.__code__ = code
+        forget(module)
+
+
+def forget(module: ModuleType) -> None:
+    """Empty the module's caches: what they hold was worked out by other code than is there now."""
+    for value in vars(module).values():
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
 
 
 def definitions(code: CodeType) -> Iterator[tuple[str, CodeType]]:
@@ -160,6 +169,12 @@ MUTANTS = [
         "unit.reshape(-1, D))", "(unit / scale).reshape(-1, D))",
         "The gain multiplies the normalised row, but its gradient is taken with the row as it came in. Only `weight` "
         "fails: rows of large numbers count for too much.",
+    ),
+    Mutant(
+        "rmsnorm-overwrites", "rmsnorm", "minimoe.layers.rmsnorm",
+        "grads[self.weight] += np.einsum(", "grads[self.weight] = np.einsum(",
+        "`=` for `+=`: of several microbatches only the last one teaches the gain. A loss curve hides it, as a gain has "
+        "little to learn; the check goes backward twice, and sees half of what it should.",
     ),
     Mutant(
         "rmsnorm-saved-overwritten", "rmsnorm", "minimoe.layers.rmsnorm",

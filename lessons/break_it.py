@@ -1,0 +1,218 @@
+"""Break a line of the code a chapter explains, in memory only, and see what the checks make of it. Which line is it?
+
+    python -m lessons.break_it 07                           the fault of seed 0; each seed plants another one
+    python -m lessons.break_it 07 --seed 3
+    python -m lessons.break_it 07 --seed 3 --answer NAME    is it this one?
+    python -m lessons.break_it 07 --seed 3 --give-up        tell me
+    python -m lessons.break_it 07 --plant NAME              this fault, and what the check says
+
+Read which tensors fail and which do not: gradient flows from the output down, so what fails lies at the broken line or
+below it, and what is right does not depend on it. Then read the ratios: one number everywhere is a factor, 0 is a path
+that is cut, and numbers that differ are a term that is missing or another one's. Exit code 1 for a wrong answer.
+"""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from minimoe.cli import Parser, non_negative_int, run, settle
+from minimoe.errors import InputError
+
+if __name__ == "__main__":
+    settle()    # before NumPy is imported
+
+import numpy as np
+
+from lessons import known_answers
+from lessons.mutants import MUTANTS, Mutant, planted
+from minimoe import gradcheck
+from minimoe.gradcheck import Report
+
+# What each chapter plays with: names of checks, whose faults are all of it, and names of single faults
+CHAPTERS: dict[int, tuple[str, ...]] = {
+    1: ("linear",),
+    2: ("embedding", "cross_entropy", "model-lookup-forgotten", "model-head-forgotten"),
+    3: ("rmsnorm", "expert"),
+    4: ("rope",),
+    5: ("sparse_attention",),
+    6: ("linear_attention",),
+    7: ("experts", "moe"),
+    8: ("load_balance", "moe-balance-ignored", "moe-balance-past-the-softmax", "model_training_loss"),
+    9: ("read", "write", "block-identity-lost", "block-read-lost"),
+    10: ("block_linear", "block_sparse", "model", "model_training_loss"),
+    11: ("adamw", "clipping"),
+    12: ("clipping", "linear-overwrites", "experts-overwrites", "rmsnorm-overwrites", "linear-attention-saved-overwritten",
+         "experts-saved-overwritten", "rmsnorm-saved-overwritten", "block-shared-memory", "cross-entropy-plain-mean"),
+    14: ("rloo", "policy_gradient"),
+}
+DRAWS = 4       # of other inputs and weights, for the ratios
+LONG = 20       # a table of more tensors is drawn block by block
+
+
+def faults(chapter: int) -> list[Mutant]:
+    """Return what may be planted in a chapter. Raises `InputError` if there is nothing."""
+    if chapter not in CHAPTERS:
+        raise InputError(f"no faults are planted in chapter {chapter:02}; there are some in {', '.join(f'{n:02}' for n in CHAPTERS)}")
+    return [mutant for mutant in MUTANTS if {mutant.layer, mutant.name} & set(CHAPTERS[chapter])]
+
+
+def pick(chapter: int, seed: int) -> Mutant:
+    """Return the fault of a seed; seeds 0, 1, 2, ... plant each of the chapter's once before any comes twice."""
+    listed = faults(chapter)
+    return listed[np.random.default_rng(chapter).permutation(len(listed))[seed % len(listed)]]
+
+
+def checked(layer: str, seed: int = 0) -> Report:
+    """Return the report of one check, of what is now in memory."""
+    checks: dict[str, Callable[[], Report]] = {**gradcheck.cases(seed), **known_answers.CHECKS}
+    with np.errstate(all="ignore"):                                       # what is wrong may overflow
+        report = checks[layer]()
+    report.name = layer
+    return report
+
+
+def table(report: Report) -> str:
+    """Return the report as text; that of a whole model as one line a kind of tensor, a column a block."""
+    if len(report.rows) <= LONG or not any(row.tensor.startswith("blocks.") for row in report.rows):
+        return str(report)
+    cells: dict[str, dict[int, str]] = {}
+    for row in report.rows:
+        match = re.fullmatch(r"blocks\.(\d+)\.(.*)", row.tensor)
+        block, name = (int(match[1]), match[2]) if match else (0, row.tensor)
+        cells.setdefault(name, {})[block] = f"{row.error:.1e}" if row.verdict == "FAILED" else row.verdict
+    width, blocks = max(map(len, cells)), sorted({block for row in cells.values() for block in row})
+    lines = [f"{report.name}: the worst relative error of what FAILED; in block", " " * (width + 2) + "".join(f"{b:>9}" for b in blocks)]
+    lines += [f"  {name:{width}}" + "".join(f"{row.get(b, ''):>9}" for b in blocks).rstrip() for name, row in cells.items()]
+    return "\n".join(lines)
+
+
+def folded(names: list[str]) -> str:
+    """Return names of tensors, with those of several blocks put together: blocks.{0,1}.write."""
+    together: dict[str, list[str]] = {}
+    for name in names:
+        match = re.fullmatch(r"blocks\.(\d+)\.(.*)", name)
+        together.setdefault(match[2] if match else name, []).extend([match[1]] if match else [])
+    return ", ".join(f"blocks.{{{','.join(blocks)}}}.{name}" if blocks else name for name, blocks in together.items())
+
+
+def ratios(layer: str) -> dict[str, list[str]]:
+    """Return, for each tensor that fails, analytic / numeric at its worst probe, for some draws of inputs and weights."""
+    found: dict[str, list[str]] = {}
+    if layer in known_answers.CHECKS or layer.startswith("model"):
+        return found
+    for seed in range(1, DRAWS + 1):
+        for row in checked(layer, seed).rows:
+            match = re.search(r"analytic (\S+), numeric (\S+),", row.detail)
+            if match and float(match[2]):
+                found.setdefault(row.tensor, []).append(f"{float(match[1]) / float(match[2]):.3g}")
+    return found
+
+
+def line_of(mutant: Mutant) -> tuple[str, int, list[str], list[str]]:
+    """Return (file, line number, the whole lines that a fault touches, the same lines broken), without their comments."""
+    module = import_module(mutant.module)
+    source = inspect.getsource(module)
+    core = mutant.line.strip()
+    start = source.index(mutant.line) + mutant.line.index(core)
+    begin = source.rfind("\n", 0, start) + 1
+    end = source.index("\n", start + len(core))
+    whole = source[begin:end]
+    broken = source.replace(mutant.line, mutant.broken)[begin : end + len(mutant.broken) - len(mutant.line)].strip("\n")
+    file = Path(module.__file__).relative_to(Path(__file__).parents[1]).as_posix()
+    return file, source.count("\n", 0, begin) + 1, uncommented(whole), uncommented(broken)
+
+
+def uncommented(code: str) -> list[str]:
+    return textwrap.dedent(re.sub(r" {2,}#.*", "", code)).splitlines()
+
+
+def planted_table(mutant: Mutant) -> list[str]:
+    """Return what the check says of a fault, as lines."""
+    with planted(mutant):
+        report, seen = checked(mutant.layer), ratios(mutant.layer)
+    lines = [*table(report).splitlines(), ""]
+    if seen:
+        width = max(map(len, seen))
+        lines.append(f"analytic / numeric at the worst probe, with {DRAWS} other draws of inputs and weights:")
+        lines += [f"  {tensor:{width}}  {'   '.join(numbers)}" for tensor, numbers in seen.items()]
+        lines.append("")
+    return lines
+
+
+def question(chapter: int, seed: int) -> str:
+    """Return the table of a fault that is not named, and all that it may be."""
+    lines = [f"One line of the code of chapter {chapter:02} is broken, in memory only. The check says:", ""]
+    lines += planted_table(pick(chapter, seed))
+    lines.append("Which fault is it? These are the lines as they should be, each with the faults that it may have:")
+    places: dict[tuple[str, int, str], list[str]] = {}
+    for mutant in faults(chapter):
+        file, number, whole, _ = line_of(mutant)
+        places.setdefault((file, number, "\n".join(f"      {line}" for line in whole)), []).append(mutant.name)
+    for (file, number, whole), names in sorted(places.items()):
+        lines += ["", f"  {file}:{number}", whole, *(f"    - {name}" for name in names)]
+    return "\n".join([*lines, "", f"Say which: python -m lessons.break_it {chapter:02} --seed {seed} --answer NAME"])
+
+
+def answer(chapter: int, seed: int, name: str) -> tuple[bool, str]:
+    """Return whether `name` is the fault of this seed, and what to say to that."""
+    mutant, named = pick(chapter, seed), find(chapter, name)
+    if named == mutant:
+        return True, "\n".join(["Right.", "", *explained(mutant)])
+    lines = [f"No. {name} is another one:", ""]
+    for who, one in (name, named), ("yours to find", mutant):
+        with planted(one):
+            report, seen = checked(one.layer), ratios(one.layer)
+        failed = folded([row.tensor for row in report.rows if row.verdict == "FAILED"])
+        numbers = "".join(f"; ratios {', '.join(numbers)} in {tensor}" for tensor, numbers in [*seen.items()][:1])
+        lines.append(f"  {who:{max(len(name), 13)}}  fails the check {one.layer} in {failed}{numbers}")
+    return False, "\n".join([*lines, "", "Try again, or --give-up."])
+
+
+def find(chapter: int, name: str) -> Mutant:
+    """Return the chapter's fault of this name. Raises `InputError` if there is none."""
+    listed = {mutant.name: mutant for mutant in faults(chapter)}
+    if name not in listed:
+        raise InputError(f"no fault of chapter {chapter:02} is called {name!r}; there are {', '.join(listed)}")
+    return listed[name]
+
+
+def explained(mutant: Mutant) -> list[str]:
+    """Return what a fault is: its line as it stands, its line broken, and why a check fails."""
+    file, number, whole, broken = line_of(mutant)
+    return [f"{mutant.name}, {file}:{number}", "", *(f"  - {line}" for line in whole),
+            *(f"  + {line}" for line in broken or ["(nothing)"]), "", *textwrap.wrap(mutant.why, 100)]
+
+
+def main() -> int:
+    parser = Parser(description=__doc__)
+    parser.add_argument("chapter", help="its number, such as 07")
+    parser.add_argument("--seed", type=non_negative_int, default=0, help="which fault to plant")
+    parser.add_argument("--answer", metavar="NAME", help="the fault that you think it is")
+    parser.add_argument("--plant", metavar="NAME", help="show what the check says of this fault, and what it is")
+    parser.add_argument("--give-up", action="store_true", help="tell which one it is, and why the check says what it says")
+    args = parser.parse_args()
+    if not args.chapter.isascii() or not args.chapter.isdigit():
+        raise InputError(f"expected the number of a chapter, such as 07, not {args.chapter!r}")
+    chapter = int(args.chapter)
+    faults(chapter)
+    if (args.plant is not None) + (args.answer is not None) + args.give_up > 1:
+        raise InputError("--plant, --answer and --give-up are three things to do; choose one")
+    if args.plant is not None:
+        mutant = find(chapter, args.plant)
+        print("\n".join([*planted_table(mutant), *explained(mutant)]))
+    elif args.give_up:
+        print("\n".join(explained(pick(chapter, args.seed))))
+    elif args.answer is not None:
+        right, words = answer(chapter, args.seed, args.answer)
+        print(words)
+        return 0 if right else 1
+    else:
+        print(question(chapter, args.seed))
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)
