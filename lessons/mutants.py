@@ -246,7 +246,7 @@ MUTANTS = [
         "linear-attention-future-z-forgotten", "linear_attention", "minimoe.layers.linear_attention",
         "dfuture = dphi[:, t, 1][:, 0]", "dfuture = np.zeros_like(dfuture)",
         "The reverse sum starts anew in every chunk. With a single chunk nothing would be wrong, so the check reads "
-        "11 positions in chunks of 4.",
+        "11 positions in chunks of 5.",
     ),
     Mutant(
         "linear-attention-future-kv-overwritten", "linear_attention", "minimoe.layers.linear_attention",

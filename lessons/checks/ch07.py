@@ -42,7 +42,7 @@ def learns(k: int, weigh: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> boo
 
 def check_which_routers_learn(answer: Callable) -> None:
     given, right = answer(), [learns(k, weigh) for k, weigh in ROUTERS]
-    if not isinstance(given, (list, tuple)) or len(given) != len(right):
+    if not isinstance(given, (list, tuple, np.ndarray)) or len(given) != len(right):
         raise Wrong(f"expected six answers, got {given!r}")
     if not all(isinstance(one, (bool, np.bool_)) for one in given):
         raise Wrong(f"each answer is True or False; got {given!r}")
@@ -70,14 +70,15 @@ def check_logits_gradient(answer: Callable) -> None:
         given = answer(*arguments, E)
         if not all(map(np.array_equal, arguments, kept)):
             raise Wrong("an argument was changed")
+        right = spread(dchosen)
         usual = {
+            "the sign is turned": -right,
             "each weight is taken to depend on its own score alone": spread(dweights * weights * (1 - weights)),
             "the softmax is left out: these are the gradients of the weights": spread(dweights),
             "the mean over the chosen is missing in dw_j - sum of w_i dw_i": spread(weights * dweights),
             "the outputs are taken as already weighted": spread(np.array([w * (w * dw - w @ (w * dw)) for w, dw in zip(weights, dweights)])),
             "the mean over the chosen is not weighted": spread(weights * (dweights - dweights.mean(axis=1, keepdims=True))),
         }
-        right = spread(dchosen)
         for what, wrong in usual.items():
             if np.shape(given) == wrong.shape and not np.allclose(wrong, right) and np.allclose(given, wrong):
                 raise Wrong(what)

@@ -40,8 +40,8 @@ FAULTS = [
         ("padded-on-the-right", SPARSE, "np.concatenate([np.zeros((len(x), length - x.shape[1], *x.shape[2:]), x.dtype), x], axis=1)",
          "np.concatenate([x, np.zeros((len(x), length - x.shape[1], *x.shape[2:]), x.dtype)], axis=1)",
          "The zeros of a shorter row stand behind its keys, where its latest positions should be."),
-        ("state-changed-in-place", LINEAR, "kv = kv + products(kc, vc)", "kv += products(kc, vc)",
-         "The step adds into the state that it was given, which somebody may still use. A second step from it starts from the wrong past."),
+        ("state-changed-in-place", LINEAR, "state.position + T, kv", "np.add(state.position, T, out=state.position), kv",
+         "The step counts on in the state that it was given, which somebody may still use: a second step from it starts too late."),
     ]
 ]
 

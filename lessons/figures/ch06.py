@@ -28,7 +28,7 @@ def chunk_size() -> None:
     for (positions, times), marker in zip(receipt["time"].items(), "os"):
         left.plot([int(C) for C in times], list(times.values()), marker + "-", markersize=4, label=f"T = {positions}")
     left.set(xlabel="chunk size C", ylabel="forward and backward,\nmicroseconds a position", xscale="log", ylim=(0, None))
-    C, width = 2.0 ** np.arange(0, 10), 32
+    C, width = np.geomspace(1, 512, 50), 32
     right.plot(C, C, "--", color=COLORS[6], lw=1.2, label="scores: C")
     right.plot(C, width**2 / C, ":", color=COLORS[6], lw=1.6, label="kv: K²/C, K = 32")
     right.plot(C, C + width**2 / C, color=COLORS[2], label="both")

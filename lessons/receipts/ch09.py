@@ -57,14 +57,14 @@ def main() -> None:
                 continue
             gradient, start = first, stream_weights(MiniMoE(SIZES, None))
             moved = {name: float(np.abs(p.data - start[name].data).max()) for name, p in stream_weights(model).items()}
-            share = {name: softmax(p.data).round(4).tolist() for name, p in stream_weights(model).items()}
+            share = {name: softmax(p.data).astype(float).round(4).tolist() for name, p in stream_weights(model).items()}
     receipt = {
         "first_gradient": {name: float(f"{value:.2g}") for name, value in gradient.items()},
         "moved": {name: float(f"{value:.2g}") for name, value in moved.items()},
         "share": share,
         "loss": compared,
     }
-    Path(__file__).with_suffix(".json").write_text(json.dumps(receipt, indent=1) + "\n")
+    Path(__file__).with_suffix(".json").write_text(json.dumps(receipt) + "\n")
 
 
 if __name__ == "__main__":
