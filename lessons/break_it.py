@@ -46,6 +46,7 @@ CHAPTERS: dict[int, tuple[str, ...]] = {
     11: ("adamw", "clipping"),
     12: ("clipping", "linear-overwrites", "experts-overwrites", "rmsnorm-overwrites", "linear-attention-saved-overwritten",
          "experts-saved-overwritten", "rmsnorm-saved-overwritten", "block-shared-memory", "cross-entropy-plain-mean"),
+    13: ("decoding",),
     14: ("rloo", "policy_gradient"),
 }
 DRAWS = 4       # of other inputs and weights, for the ratios

@@ -1,4 +1,4 @@
-"""Checks of what has no backward, against an answer known some other way: AdamW, clipping, and the update of RLOO.
+"""Checks of what has no backward, against an answer known some other way: AdamW, clipping, RLOO's update, and decoding.
 
 Each returns the same kind of table as a gradient check.
 """
@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from minimoe.gradcheck import Report, Row
+from minimoe.config import PRESETS
+from minimoe.gradcheck import Report, Row, randomize
 from minimoe.layers.layer import Parameter
+from minimoe.model import MiniMoE
 from minimoe.training import losses, optim
 
 
@@ -84,4 +86,39 @@ def check_rloo() -> Report:
     return Report("rloo", [row("expected update", update, nudged, 1e-7)])
 
 
-CHECKS: dict[str, Callable[[], Report]] = {"adamw": check_adamw, "clipping": check_clipping, "rloo": check_rloo}
+def ways(model: MiniMoE, ids: np.ndarray) -> dict[str, float]:
+    """Return how far `step`, called in several ways, is from forward on ids (3,T), T >= 12, or from itself: the largest difference."""
+    T, whole = ids.shape[1], model.forward(ids)[0]
+
+    def go_on(t: int, state=None) -> float:
+        off = 0.0
+        for t in range(t, T):
+            y, state = model.step(ids[:, t : t + 1], state)
+            off = max(off, np.abs(y[:, 0] - whole[:, t]).max())
+        return off
+
+    off = {"prompt": np.abs(model.step(ids)[0] - whole).max(), "ones": go_on(0), "split": go_on(9, model.step(ids[:, :9])[1])}
+    rows, lengths = [2, 0], [4, 9, 6]
+    _, state = model.step(ids[:, :1])
+    y, _ = model.step(ids[rows, 1:2], [part.take(rows) for part in state])
+    off["take"] = np.abs(y[:, 0] - whole[rows, 1]).max()
+    alone = [model.step(ids[i : i + 1, :n])[1] for i, n in enumerate(lengths)]
+    y, _ = model.step(np.array([[ids[i, n]] for i, n in enumerate(lengths)]), [type(parts[0]).join(parts) for parts in zip(*alone)])
+    off["join"] = max(np.abs(y[i, 0] - whole[i, n]).max() for i, n in enumerate(lengths))
+    _, state = model.step(ids[:, :9])
+    off["twice"] = np.abs(model.step(ids[:, 9:10], state)[0] - model.step(ids[:, 9:10], state)[0]).max()
+    return off
+
+
+def check_decoding() -> Report:
+    """The micro model's `step`, called in several ways, beside its forward."""
+    rng = np.random.default_rng(0)
+    model = randomize(MiniMoE(PRESETS["micro"], None, np.float64), rng)
+    report = Report("decoding")
+    for way, off in ways(model, rng.integers(4, 260, (3, 16))).items():
+        right = off < 1e-9
+        report.rows.append(Row(way, 3, off, "ok" if right else "FAILED", "" if right else f"logits differ by {off:.2g}"))
+    return report
+
+
+CHECKS: dict[str, Callable[[], Report]] = {"adamw": check_adamw, "clipping": check_clipping, "rloo": check_rloo, "decoding": check_decoding}

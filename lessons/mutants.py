@@ -1,4 +1,4 @@
-"""Planted faults: one list of ways to break a backward pass, or the optimizer, each of which a check must catch.
+"""Planted faults: one list of ways to break a backward pass, the optimizer or decoding, each of which a check must catch.
 
     with planted(mutant):
         print(gradcheck.cases()[mutant.layer]())                          # FAILED, and where
@@ -20,7 +20,7 @@ class Mutant(NamedTuple):
     """One planted fault."""
 
     name: str
-    layer: str     # the check that must catch it: a key of `gradcheck.cases()`, or "adamw", "clipping", "rloo"
+    layer: str     # the check that must catch it: a key of `gradcheck.cases()`, or of lessons/known_answers.py
     module: str
     line: str      # the source as it stands, there exactly once
     broken: str    # what is put in its place
@@ -786,5 +786,79 @@ MUTANTS = [
         "        g = g * scale\n", "",
         "The norm is measured and reported, and the gradient is used as it is. Nothing looks wrong until the batch "
         "comes that clipping is there for.",
+    ),
+    Mutant(
+        "position-unused", "decoding", "minimoe.layers.linear_attention",
+        "self.rope.forward(phi, state.position)",
+        "self.rope.forward(phi)",
+        "Every step is turned as if it were the first. In one step, nothing is wrong.",
+    ),
+    Mutant(
+        "sparse-position-unused", "decoding", "minimoe.layers.sparse_attention",
+        "self.rope.forward(qkv[:, :, :2], state.position)",
+        "self.rope.forward(qkv[:, :, :2])",
+        "Every step is turned as if it were the first. In one step, nothing is wrong.",
+    ),
+    Mutant(
+        "position-by-one", "decoding", "minimoe.layers.linear_attention",
+        "state.position + T, kv",
+        "state.position + 1, kv",
+        "A step counts as one position, however many it read. One position at a time, that is right.",
+    ),
+    Mutant(
+        "sparse-position-by-one", "decoding", "minimoe.layers.sparse_attention",
+        "state.position + T, keys",
+        "state.position + 1, keys",
+        "A step counts as one position, however many it read. One position at a time, that is right.",
+    ),
+    Mutant(
+        "kv-not-carried", "decoding", "minimoe.layers.linear_attention",
+        "kv, past, chunks = state.kv, state.z, []",
+        "kv, past, chunks = np.zeros_like(state.kv), state.z, []",
+        "The numerator forgets the past and the denominator does not: outputs shrink as the text grows.",
+    ),
+    Mutant(
+        "z-not-carried", "decoding", "minimoe.layers.linear_attention",
+        "kv, past, chunks = state.kv, state.z, []",
+        "kv, past, chunks = state.kv, np.zeros_like(state.z), []",
+        "The denominator forgets the past and the numerator does not: outputs grow with the text.",
+    ),
+    Mutant(
+        "only-top-k-kept", "decoding", "minimoe.layers.sparse_attention",
+        "SparseState(state.position + T, keys, values)",
+        "SparseState(state.position + T, keys[:, -self.top_k :], values[:, -self.top_k :])",
+        "The last top_k keys are kept. The best top_k of a later query need not be among them.",
+    ),
+    Mutant(
+        "keys-not-turned", "decoding", "minimoe.layers.sparse_attention",
+        "SparseState(state.position + T, keys, values)",
+        "SparseState(state.position + T, np.concatenate([state.keys, qkv[:, :, 1]], axis=1), values)",
+        "The keys are kept as they were before the rotation, and are not turned later either.",
+    ),
+    Mutant(
+        "rows-not-exchanged", "decoding", "minimoe.layers.layer",
+        "array[rows] for array",
+        "array[: len(rows)] for array",
+        "`take` gives the first rows whichever were asked for: a sample goes on from another one's past.",
+    ),
+    Mutant(
+        "padding-attended", "decoding", "minimoe.layers.sparse_attention",
+        "(age >= 0) & (age <= read)",
+        "(age >= 0) & (age <= L)",
+        "Rows of different lengths: the zeros before a shorter row's first key have the score 0, and get "
+        "attention.",
+    ),
+    Mutant(
+        "padded-on-the-right", "decoding", "minimoe.layers.sparse_attention",
+        "np.concatenate([np.zeros((len(x), length - x.shape[1], *x.shape[2:]), x.dtype), x], axis=1)",
+        "np.concatenate([x, np.zeros((len(x), length - x.shape[1], *x.shape[2:]), x.dtype)], axis=1)",
+        "The zeros of a shorter row stand behind its keys, where its latest positions should be.",
+    ),
+    Mutant(
+        "state-changed-in-place", "decoding", "minimoe.layers.linear_attention",
+        "state.position + T, kv",
+        "np.add(state.position, T, out=state.position), kv",
+        "The step counts on in the state that it was given, which somebody may still use: a second step from "
+        "it starts too late.",
     ),
 ]

@@ -484,7 +484,7 @@ def test_grade_solutions_and_stubs(tmp_path, command):
     "module, arguments",
     [
         (grade, []), (grade, ["99"]), (grade, ["x"]), (grade, ["01", "--hint", "nothing"]), (grade, ["01", "--file", "nowhere.py"]),
-        (grade, ["01", "--file", "lessons/exercises/ch01.py", "--solutions"]), (break_it, []), (break_it, ["13"]), (break_it, ["x"]),
+        (grade, ["01", "--file", "lessons/exercises/ch01.py", "--solutions"]), (break_it, []), (break_it, ["15"]), (break_it, ["x"]),
         (break_it, ["01", "--answer", "x"]), (break_it, ["01", "--plant", "x"]), (break_it, ["01", "--seed", "-1"]),
         (break_it, ["01", "--give-up", "--answer", "linear-dx-sign"]),
     ],

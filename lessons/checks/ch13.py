@@ -1,4 +1,4 @@
-"""Checks of chapter 13, and the faults that it plants in decoding."""
+"""Checks of chapter 13."""
 
 from unittest.mock import patch
 
@@ -6,68 +6,12 @@ import numpy as np
 
 from lessons.figures.ch13 import kept
 from lessons.grading import Exercise, Wrong
-from lessons.mutants import Mutant, planted
+from lessons.mutants import MUTANTS, planted
 from minimoe.config import PRESETS, ModelConfig
 from minimoe.gradcheck import randomize
 from minimoe.model import MiniMoE
 
-LINEAR, SPARSE, LAYER = (f"minimoe.layers.{name}" for name in ("linear_attention", "sparse_attention", "layer"))
-FAULTS = [
-    Mutant(name, "decoding", module, line, broken, why)
-    for name, module, line, broken, why in [
-        ("position-unused", LINEAR, "self.rope.forward(phi, state.position)", "self.rope.forward(phi)",
-         "Every step is turned as if it were the first. In one step, nothing is wrong."),
-        ("sparse-position-unused", SPARSE, "self.rope.forward(qkv[:, :, :2], state.position)", "self.rope.forward(qkv[:, :, :2])",
-         "Every step is turned as if it were the first. In one step, nothing is wrong."),
-        ("position-by-one", LINEAR, "state.position + T, kv", "state.position + 1, kv",
-         "A step counts as one position, however many it read. One position at a time, that is right."),
-        ("sparse-position-by-one", SPARSE, "state.position + T, keys", "state.position + 1, keys",
-         "A step counts as one position, however many it read. One position at a time, that is right."),
-        ("kv-not-carried", LINEAR, "kv, past, chunks = state.kv, state.z, []", "kv, past, chunks = np.zeros_like(state.kv), state.z, []",
-         "The numerator forgets the past and the denominator does not: outputs shrink as the text grows."),
-        ("z-not-carried", LINEAR, "kv, past, chunks = state.kv, state.z, []", "kv, past, chunks = state.kv, np.zeros_like(state.z), []",
-         "The denominator forgets the past and the numerator does not: outputs grow with the text."),
-        ("only-top-k-kept", SPARSE, "SparseState(state.position + T, keys, values)",
-         "SparseState(state.position + T, keys[:, -self.top_k :], values[:, -self.top_k :])",
-         "The last top_k keys are kept. The best top_k of a later query need not be among them."),
-        ("keys-not-turned", SPARSE, "SparseState(state.position + T, keys, values)",
-         "SparseState(state.position + T, np.concatenate([state.keys, qkv[:, :, 1]], axis=1), values)",
-         "The keys are kept as they were before the rotation, and are not turned later either."),
-        ("rows-not-exchanged", LAYER, "array[rows] for array", "array[: len(rows)] for array",
-         "`take` gives the first rows whichever were asked for: a sample goes on from another one's past."),
-        ("padding-attended", SPARSE, "(age >= 0) & (age <= read)", "(age >= 0) & (age <= L)",
-         "Rows of different lengths: the zeros before a shorter row's first key have the score 0, and get attention."),
-        ("padded-on-the-right", SPARSE, "np.concatenate([np.zeros((len(x), length - x.shape[1], *x.shape[2:]), x.dtype), x], axis=1)",
-         "np.concatenate([x, np.zeros((len(x), length - x.shape[1], *x.shape[2:]), x.dtype)], axis=1)",
-         "The zeros of a shorter row stand behind its keys, where its latest positions should be."),
-        ("state-changed-in-place", LINEAR, "state.position + T, kv", "np.add(state.position, T, out=state.position), kv",
-         "The step counts on in the state that it was given, which somebody may still use: a second step from it starts too late."),
-    ]
-]
-
-
-def ways(model: MiniMoE, ids: np.ndarray) -> dict[str, float]:
-    """Return how far `step`, called in several ways, is from forward on ids (3,T), T >= 12, or from itself: the largest difference."""
-    T, whole = ids.shape[1], model.forward(ids)[0]
-
-    def go_on(t: int, state=None) -> float:
-        off = 0.0
-        for t in range(t, T):
-            y, state = model.step(ids[:, t : t + 1], state)
-            off = max(off, np.abs(y[:, 0] - whole[:, t]).max())
-        return off
-
-    off = {"prompt": np.abs(model.step(ids)[0] - whole).max(), "ones": go_on(0), "split": go_on(9, model.step(ids[:, :9])[1])}
-    rows, lengths = [2, 0], [4, 9, 6]
-    _, state = model.step(ids[:, :1])
-    y, _ = model.step(ids[rows, 1:2], [part.take(rows) for part in state])
-    off["take"] = np.abs(y[:, 0] - whole[rows, 1]).max()
-    alone = [model.step(ids[i : i + 1, :n])[1] for i, n in enumerate(lengths)]
-    y, _ = model.step(np.array([[ids[i, n]] for i, n in enumerate(lengths)]), [type(parts[0]).join(parts) for parts in zip(*alone)])
-    off["join"] = max(np.abs(y[i, 0] - whole[i, n]).max() for i, n in enumerate(lengths))
-    _, state = model.step(ids[:, :9])
-    off["twice"] = np.abs(model.step(ids[:, 9:10], state)[0] - model.step(ids[:, 9:10], state)[0]).max()
-    return off
+FAULTS = [mutant for mutant in MUTANTS if mutant.layer == "decoding"]
 
 
 def check_state_size(state_size) -> None:
