@@ -64,7 +64,7 @@ LARGEST = 1e6           # weight of a loss, size of a reward
 TASK_STREAM, SAMPLE_STREAM, REPLAY_STREAM = 2, 3, 4    # of the seed; pretraining has 0 and 1
 
 DEFAULTS: dict[str, Any] = dict(
-    groups=96, save_at=(96,), base="checkpoints/pretrain/step-0085", policy=1.0, group_size=64, temperature=0.35,
+    groups=96, save_at=(24, 48, 72, 96), base="checkpoints/pretrain/step-0085", policy=1.0, group_size=64, temperature=0.35,
     learning_rate=2e-4, families=TRAINED, train_scope="last-block", replay=1.0, replay_families=UNTRAINED, replay_batch=8,
     invalid_reward=REWARDS["invalid"], max_new_tokens=32, seed=0,
 )
@@ -345,7 +345,7 @@ def main() -> int:
     option("--invalid-reward", type=finite_float, help=f"of what is no valid function (default: {d['invalid_reward']})")
     option("--max-new-tokens", type=positive_int, help=f"longest sample (default: {d['max_new_tokens']})")
     option("--seed", type=non_negative_int, help=f"of tasks, samples and replay (default: {d['seed']})")
-    option("--save-at", type=steps_list, metavar="GROUPS", help="groups to keep a checkpoint of (default: 96)")
+    option("--save-at", type=steps_list, metavar="GROUPS", help="groups to keep a checkpoint of (default: 24,48,72,96)")
     option("--resume", action="store_true", help="go on with the run in --out")
     option("--threads", type=positive_int, default=min(4, os.cpu_count() or 1), help="changes speed alone")
     args = parser.parse_args()

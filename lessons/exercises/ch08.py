@@ -17,8 +17,8 @@ def balance_gradient(logits: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return the gradient of the load-balance loss with respect to the router's scores, (N,E).
 
     logits (N,E); counts (E,), the rows that each expert was given, as whole numbers, with k of them for each row: they
-    are constants, and N is not their sum. The loss is E * sum over i of f_i P_i, as in the chapter, without coefficient. Leave the arguments as
-    they are. No loop over rows, and nothing from minimoe.
+    are constants, and N is not their sum. The loss is E * sum over i of f_i P_i, as in the chapter, without coefficient.
+    Leave the arguments as they are. No loop over rows, and nothing from minimoe.
     """
     raise NotImplementedError
 
@@ -27,8 +27,9 @@ def balance_by_bias(logits: np.ndarray, k: int, rate: float, steps: int) -> tupl
     """Spread the load without a loss and without a gradient, by a bias for each expert (arXiv 2408.15664).
 
     logits (N,E) are a router's scores, which do not change. Begin with a bias of 0 for every expert. `steps` times: choose for
-    each row the k experts with the largest score + bias, count the rows of each expert, and move each bias by `rate`: up where the count is
-    under the mean count, down where it is over it, not at all where it is equal. Then choose once more, with the last bias.
+    each row the k experts with the largest score + bias, count the rows of each expert, and move each bias by `rate`: up where
+    the count is under the mean count, down where it is over it, not at all where it is equal. Then choose once more, with the
+    last bias.
     Return bias (E,), chosen (N,k), best first (by score + bias; ties: lower index first), and weights (N,k), the softmax over the
     chosen scores. The bias decides who is chosen, and has no part in how much they count.
     """
