@@ -8,15 +8,18 @@
 
 Read which tensors fail and which do not: gradient flows from the output down, so what fails lies at the broken line or
 below it, and what is right does not depend on it. Then read the ratios: one number everywhere is a factor, 0 is a path
-that is cut, and numbers that differ are a term that is missing or another one's. Exit code 1 for a wrong answer.
+that is cut, and numbers that differ are a term that is missing or another one's. Those at single places also say which rows,
+columns or positions are right, where the ratio is 1. Exit code 1 for a wrong answer.
 """
 
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from minimoe.cli import Parser, non_negative_int, run, settle
 from minimoe.errors import InputError
@@ -99,10 +102,15 @@ def folded(names: list[str]) -> str:
     return ", ".join(f"blocks.{{{','.join(blocks)}}}.{name}" if blocks else name for name, blocks in together.items())
 
 
+def has_ratios(layer: str) -> bool:
+    """Whether quotients of two gradients are shown: not for a whole model's many tensors, nor where there is no gradient."""
+    return layer not in known_answers.CHECKS and not layer.startswith("model")
+
+
 def ratios(layer: str) -> dict[str, list[str]]:
     """Return, for each tensor that fails, analytic / numeric at its worst probe, for some draws of inputs and weights."""
     found: dict[str, list[str]] = {}
-    if layer in known_answers.CHECKS or layer.startswith("model"):
+    if not has_ratios(layer):
         return found
     for seed in range(1, DRAWS + 1):
         for row in checked(layer, seed).rows:
@@ -110,6 +118,42 @@ def ratios(layer: str) -> dict[str, list[str]]:
             if match and float(match[2]):
                 found.setdefault(row.tensor, []).append(f"{float(match[1]) / float(match[2]):.3g}")
     return found
+
+
+@contextmanager
+def listening() -> Iterator[dict[str, dict[str, str]]]:
+    """Collect what the checks inside the `with` block see: of every tensor, by place or "direction", analytic / numeric."""
+    heard: dict[str, dict[str, str]] = {}
+    judge = gradcheck.judge
+
+    def listen(tensor: str, dx: np.ndarray, probes: list, rounding: float, zero: bool) -> gradcheck.Row:
+        def place(where: Any) -> str:
+            return where if where == "direction" else str([int(i) for i in np.unravel_index(where, dx.shape)]).replace(" ", "")
+
+        def ratio(analytic: float, numeric: float) -> str:
+            if abs(numeric) <= rounding:
+                return "both 0" if abs(analytic) <= rounding else "not 0"
+            return f"{analytic / numeric:.3g}" if abs(analytic) > rounding else "0"
+
+        heard[tensor] = {place(where): ratio(analytic, numeric) for where, analytic, numeric in probes}
+        return judge(tensor, dx, probes, rounding, zero)
+
+    gradcheck.judge = listen
+    try:
+        yield heard
+    finally:
+        gradcheck.judge = judge
+
+
+def places(heard: dict[str, dict[str, str]]) -> list[str]:
+    """Return what was heard as lines: of each tensor its places, and under each the ratio there."""
+    name = max(map(len, heard), default=0)
+    lines = []
+    for tensor, found in heard.items():
+        widths = [max(len(where), len(ratio)) for where, ratio in found.items()]
+        for head, cells in (tensor, found), ("", found.values()):
+            lines.append(f"  {head:{name}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths)))
+    return lines
 
 
 def line_of(mutant: Mutant) -> tuple[str, int, list[str], list[str]]:
@@ -133,13 +177,18 @@ def uncommented(code: str) -> list[str]:
 def planted_table(mutant: Mutant) -> list[str]:
     """Return what the check says of a fault, as lines."""
     with planted(mutant):
-        report, seen = checked(mutant.layer), ratios(mutant.layer)
+        with listening() as heard:
+            report = checked(mutant.layer)
+        seen = ratios(mutant.layer)
     lines = [*table(report).splitlines(), ""]
     if seen:
         width = max(map(len, seen))
         lines.append(f"analytic / numeric at the worst probe, with {DRAWS} other draws of inputs and weights:")
         lines += [f"  {tensor:{width}}  {'   '.join(numbers)}" for tensor, numbers in seen.items()]
         lines.append("")
+    failed = {row.tensor: heard[row.tensor] for row in report.rows if row.verdict == "FAILED" and row.tensor in heard}
+    if failed and has_ratios(mutant.layer):
+        lines += ["analytic / numeric at every probe of the table, the places and the random direction:", *places(failed), ""]
     return lines
 
 
@@ -162,14 +211,14 @@ def answer(chapter: int, seed: int, name: str) -> tuple[bool, str]:
     mutant, named = pick(chapter, seed), find(chapter, name)
     if named == mutant:
         return True, "\n".join(["Right.", "", *explained(mutant)])
-    lines = [f"No. {name} is another one:", ""]
-    for who, one in (name, named), ("yours to find", mutant):
-        with planted(one):
-            report, seen = checked(one.layer), ratios(one.layer)
-        failed = folded([row.tensor for row in report.rows if row.verdict == "FAILED"])
-        numbers = "".join(f"; ratios {', '.join(numbers)} in {tensor}" for tensor, numbers in [*seen.items()][:1])
-        lines.append(f"  {who:{max(len(name), 13)}}  fails the check {one.layer} in {failed}{numbers}")
-    return False, "\n".join([*lines, "", "Try again, or --give-up."])
+    lines = [f"No. {name} is another one.", ""]
+    for who, one in (name, named), ("Yours to find", mutant):
+        with planted(one), listening() as heard:
+            report = checked(one.layer)
+        failed = [row.tensor for row in report.rows if row.verdict == "FAILED"]
+        shown = places({tensor: heard[tensor] for tensor in failed if tensor in heard}) if has_ratios(one.layer) else []
+        lines += [f"{who} fails the check {one.layer} in {folded(failed)}{'; analytic / numeric:' if shown else ''}", *shown, ""]
+    return False, "\n".join([*lines, "Try again, or --give-up."])
 
 
 def find(chapter: int, name: str) -> Mutant:

@@ -63,8 +63,11 @@ def quote(example: Example) -> str | None:
     path = ROOT / fence.source
     if not path.is_file():
         return f"there is no file {fence.source}"
-    if not stands_in(fence.body, path.read_text(encoding="utf-8")):
-        return f"these lines do not stand in {fence.source}, together and in this order:\n{fence.body}"
+    first, _, lines = fence.body.partition("\n")
+    if first.strip() != f"# {fence.source}":
+        return f"quoted code shows its file in its first line, `# {fence.source}`, for the page does not show what stands behind the fence"
+    if not lines.strip() or not stands_in(lines, path.read_text(encoding="utf-8")):
+        return f"these lines do not stand in {fence.source}, together and in this order:\n{lines}"
     return None
 
 

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lessons import break_it, grade, known_answers
 from lessons.grading import Exercise, compare
 from lessons.markdown import LESSONS, ROOT, Page, chapters, near, same_output, stands_in
 from lessons.mutants import MUTANTS, planted
+from lessons.nudge import nudged
 from minimoe import cli
 
 CHAPTERS = list(chapters())
@@ -540,5 +542,34 @@ def test_play(command):
     assert code == 1 and wrong.startswith("No.") and mutant.name not in wrong
     assert command(break_it, "01", "--plant", mutant.name)[1].count("FAILED") == first.count("FAILED")
     assert command(break_it, "01", "--seed", 2, "--give-up")[1].startswith(mutant.name)
+    assert "every probe" not in command(break_it, "10", "--plant", "model-lookup-forgotten")[1]
     code, model, _ = command(break_it, "10", "--plant", "model-lookup-forgotten")
     assert code == 0 and re.search(r"^  embedding.weight +\d\.\de[-+]\d\d$", model, re.M) and re.search(r"^  read +zero +ok +ok +ok$", model, re.M)
+
+
+def test_places_say_which_rows_are_wrong(command):
+    name, (code, no, _) = "swiglu-value-without-activation", command(break_it, "03", "--answer", "rmsnorm-scale-dropped")
+    mutant = next(mutant for mutant in break_it.faults(3) if mutant.name == name)
+    with planted(mutant), break_it.listening() as heard:
+        break_it.checked("expert")
+    ratios = {place: ratio for place, ratio in heard["up.weight"].items() if place != "direction"}
+    gate = {place for place in ratios if int(re.match(r"\[(\d+),", place)[1]) < 7}        # F = 7
+    assert gate and set(ratios) - gate and {place for place in ratios if ratios[place] == "1"} == gate
+    assert set(heard["down.weight"].values()) == {"1"}
+    assert code == 1 and no.count("analytic / numeric:") == 2 and "[1,4,3]" in no
+    first, second = break_it.places({"a": {"[0]": "1", "direction": "-0.123"}})
+    assert first.split() == ["a", "[0]", "direction"] and second.split() == ["1", "-0.123"] and len(first) == len(second)
+
+
+def test_quotations_show_their_file():
+    for path in CHAPTERS:
+        for fence in Page(path.read_text(encoding="utf-8")).fences:
+            first = fence.body.partition("\n")[0].strip()
+            named = first.removeprefix("# ") if re.fullmatch(r"# \S+/\S+\.\w+", first) else ""
+            assert named == fence.source, f"{path.name}, line {fence.line}"
+
+
+def test_nudged():
+    x, y = np.array([[1.0, 2.0], [3.0, -4.0]]), np.array([0.5])
+    before = x.copy()
+    assert np.allclose(nudged(lambda: np.sum(x**3) * y[0], x), 1.5 * x**2) and np.array_equal(x, before)

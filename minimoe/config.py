@@ -47,6 +47,14 @@ class ModelConfig:
         """K"""
         return self.width // self.heads
 
+    @property
+    def parameters(self) -> int:
+        """The numbers that a model of these sizes has."""
+        D, expert = self.width, 3 * self.expert_width * self.width        # up is twice as large as down
+        moe = self.experts * D + (self.experts + 1) * expert              # the router; the experts and the shared one
+        block = 2 * self.streams + 2 * D + 4 * D**2 + moe                 # read, write; two norms; qkv, out
+        return self.vocabulary * D + self.blocks * block + D              # the embedding; the final norm
+
     def to_dict(self) -> dict[str, int]:
         """Return the sizes as a plain dict, as `config.json` holds them."""
         return asdict(self)

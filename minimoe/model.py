@@ -1,5 +1,7 @@
 """The model: ids -> embedding -> streams through the blocks -> norm -> logits."""
 
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,14 +123,17 @@ class MiniMoE(Layer):
         folder = Path(path, subfolder or "")
         files.recover(folder)
         config, base = read_config(folder, files.read_json(folder / CONFIG))
-        model = cls(config, rng=None, dtype=dtype)
-        shapes = {name: parameter.data.shape for name, parameter in model.named_parameters()}
-        tensors = files.read_tensors(folder / WEIGHTS, shapes, dtype, some=base is not None)
         if base is not None:
             files.recover(base)
             if read_config(base, files.read_json(base / CONFIG)) != (config, None):
                 raise InputError(f"{base / CONFIG} is not the base of {folder}: other sizes, or a base of its own")
-            tensors = files.read_tensors(base / WEIGHTS, shapes, dtype) | tensors
+        whole = (base or folder) / WEIGHTS
+        files.require_size(whole, config.parameters)                      # before any memory is asked for
+        model = cls(config, rng=None, dtype=dtype)
+        shapes = {name: parameter.data.shape for name, parameter in model.named_parameters()}
+        tensors = files.read_tensors(whole, shapes, dtype)
+        if base is not None:
+            tensors |= files.read_tensors(folder / WEIGHTS, shapes, dtype, some=True)
         for name, parameter in model.named_parameters():
             parameter.data = tensors[name]
         return model
@@ -147,7 +152,9 @@ def read_config(folder: Path, content: dict[str, Any]) -> tuple[ModelConfig, Pat
         raise InputError(f"{folder / CONFIG}: {error}") from None
     if BASE not in content:
         return config, None
-    folder, base = folder.resolve(), content[BASE]
-    if not isinstance(base, str) or "\0" in base or (folder / base).resolve().parent != folder.parent:
+    beside, base = Path(os.path.realpath(folder)).parent, content[BASE]
+    named = re.fullmatch(r"\.\./(?!\.\.?$)[^/\\]+", base) if isinstance(base, str) and base.isprintable() else None
+    place = Path(os.path.realpath(beside / base[3:])) if named else None
+    if place is None or place.parent != beside:                           # a link may lead elsewhere
         raise InputError(f"{folder / CONFIG}: base is {base!r}; it must be a folder beside {folder.name}, as ../NAME")
-    return config, (folder / base).resolve()
+    return config, place

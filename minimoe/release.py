@@ -7,7 +7,6 @@ With --base, a release that lies beside OUT, only the tensors that differ from t
 where the rest is. Either can be read like any checkpoint, and is then computed with in float32.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,10 @@ def release(checkpoint: Path, out: Path, base: Path | None = None) -> dict[str, 
     config: dict[str, Any] = model.config.to_dict()
     if base is not None:
         whole = MiniMoE.from_pretrained(base, dtype=np.float16)
-        config[BASE] = os.path.relpath(base, out)
-        if read_config(out, config)[0] != whole.config or read_config(base, read_json(base / CONFIG))[1]:
+        config[BASE] = f"../{base.resolve().name}"
+        if read_config(out, config)[1] != base.resolve():
+            raise InputError(f"{base} does not lie beside {out}; copy it there")
+        if whole.config != model.config or read_config(base, read_json(base / CONFIG))[1]:
             raise InputError(f"{base} is not a base for {out}: a model of other sizes, or one with a base of its own")
         same = {name for name, parameter in whole.named_parameters() if np.array_equal(tensors[name], parameter.data)}
         tensors = {name: tensor for name, tensor in tensors.items() if name not in same}

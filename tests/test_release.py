@@ -51,9 +51,9 @@ def test_both_may_be_moved_together(folders):
 
 
 @pytest.mark.parametrize("base, says", [
-    ("../missing", "does not exist"), ("../trained", "a base of its own"), (".", "a base of its own"), ("..", "folder beside"),
-    ("../../before", "folder beside"), ("/etc", "folder beside"), ("../base/..", "folder beside"), ("", "a base of its own"),
-    (None, "folder beside"), (7, "folder beside"), (["../base"], "folder beside"), ("a\0b", "folder beside"), ("../../", "folder beside"),
+    ("../missing", "does not exist"), ("../trained", "a base of its own"), (".", "folder beside"), ("..", "folder beside"),
+    ("../../before", "folder beside"), ("/etc", "folder beside"), ("../base/..", "folder beside"), ("", "folder beside"),
+    (None, "folder beside"), (7, "folder beside"), (["../base"], "folder beside"), ("a\0b", "folder beside"), ("../../", "folder beside"), ("../\ud800", "folder beside"), ("../a\nb", "folder beside"), ("../.", "folder beside"),
 ])
 def test_no_other_base(folders, base, says):
     path = folders / "released" / "trained" / "config.json"
@@ -81,7 +81,7 @@ def test_without_a_base_every_tensor_must_be_there(folders):
     config = json.loads(path.read_text())
     del config["base"]
     path.write_text(json.dumps(config))
-    with pytest.raises(InputError, match="lacks the tensor"):
+    with pytest.raises(InputError, match="too few for|lacks the tensor"):
         MiniMoE.from_pretrained(path.parent)
 
 
@@ -102,7 +102,7 @@ def test_command_says_what_it_cannot_do(folders, monkeypatch, capsys):
     model.save_pretrained(folders / "large")
     for arguments, says in [
         ((folders / "none", folders / "x"), "does not exist"),
-        ((folders / "after", folders / "x", "--base", base), "folder beside"),
+        ((folders / "after", folders / "x", "--base", base), "does not lie beside"),
         ((folders / "after", base.parent / "x", "--base", base.parent / "trained"), "a base of its own"),
         ((folders / "large", folders / "x"), "'embedding.weight' has a number too large for float16"),
     ]:

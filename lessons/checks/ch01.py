@@ -68,7 +68,8 @@ def check_is_right(is_right: Callable[[Layer, np.ndarray], bool]) -> None:
 
     for name, (layer, x) in examples().items():
         if not ask(f"a right {name}", layer, x):
-            raise Wrong(f"the {name} of minimoe is right, and you say that it is not")
+            halve = "; if you went backward twice into the same grads, halve them" * bool(dict(layer.named_parameters()))
+            raise Wrong(f"the {name} of minimoe is right, and you say that it is not{halve}")
     for what, layer, x in scaled():
         if not ask(what, layer, x):
             raise Wrong(f"{what}: you say that it is wrong; compare errors with the size of the gradient, not with a fixed number")
@@ -97,6 +98,7 @@ def check_best_step(best_step: Callable[[float, float, float], float]) -> None:
         for wrong, why in (
             ((eps * size / third) ** (1 / 3), "the 3 is missing: differentiate both terms with respect to h"),
             (eps ** (1 / 3), "size and third count too"),
+            ((3 * eps) ** (1 / 3), "size and third count too"),
             ((eps * size / third) ** 0.5, "that belongs to a one-sided difference, whose error grows like h and not like h^2"),
             (eps**0.5, "that belongs to a one-sided difference, whose error grows like h and not like h^2"),
             ((6 * eps * size / third) ** (1 / 3), "where the two terms are equal their sum is not yet smallest"),

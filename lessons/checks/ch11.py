@@ -76,7 +76,7 @@ def check_check_optimizer(check_optimizer) -> None:
 
 EXERCISES = [
     Exercise("first_step", 10, check_first_step, "Write down m and v after one step from 0. What does g do in their ratio?"),
-    Exercise("decay_order", 20, check_decay_order, "One step is enough. Choose lr, decay, p and g so that the four formulas give four clearly different numbers."),
+    Exercise("decay_order", 10, check_decay_order, "One step is enough. Choose lr, decay, p and g so that the four formulas give four clearly different numbers."),
     Exercise(
         "check_optimizer", 25, check_check_optimizer,
         "Two steps with different gradients, of a matrix and of a vector, at a large learning rate and a scale of 0.5, beside the formula.",

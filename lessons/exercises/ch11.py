@@ -21,7 +21,7 @@ def decay_order(make: Callable[[float, float], Callable[[np.ndarray, np.ndarray]
     a step each time it is called. Betas are 0.9 and 0.95, eps is 1e-8. With u = mhat / (sqrt(vhat) + eps), it computes one of
 
         "old"       p - lr * (u + decay * p)
-        "after"     p - lr * u, and then what is left of that times 1 - lr * decay
+        "after"     p - lr * u, and then that, times 1 - lr * decay
         "coupled"   p - lr * u, where g + decay * p has gone into the means
         "unscaled"  p - lr * u - decay * p
     """
@@ -31,7 +31,7 @@ def decay_order(make: Callable[[float, float], Callable[[np.ndarray, np.ndarray]
 def check_optimizer(optim: ModuleType) -> None:
     """Raise `AssertionError` if `optim`, which is minimoe.training.optim, is wrong; return None if it is right.
 
-    What it should do is said there, in the docstrings of `global_norm`, `clip` and `AdamW`. Twelve faults will be planted in it one by
-    one (`python -m lessons.break_it 11` shows them), and each must be caught.
+    What it should do is said there, in the docstrings of `global_norm`, `clip` and `AdamW`. Twelve faults will be planted in it
+    one by one, eight of the step and four of clipping (`python -m lessons.break_it 11` shows them), and each must be caught.
     """
     raise NotImplementedError
