@@ -12,13 +12,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 from minimoe.errors import InputError
 
 LARGEST_INT = 2**32 - 1
+DISK_ERRORS = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO")}    # of a write: they name no file
 
 
 def settle() -> None:
@@ -66,6 +67,12 @@ class Parser(argparse.ArgumentParser):
         defaults = {"prog": program(), "allow_abbrev": False, "formatter_class": HelpFormatter}
         super().__init__(**defaults | settings)
 
+    def parse_args(self, args: Sequence[str] | None = None, namespace: None = None) -> argparse.Namespace:
+        for argument in sys.argv[1:] if args is None else args:
+            if argument.startswith("--") and argument.endswith("=--"):  # argparse would ask no type and give an empty list
+                self.error(f"argument {argument.removesuffix('=--')}: expected a value, not '--'")
+        return super().parse_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         fail(f"{message} (--help lists the arguments)")
 
@@ -109,6 +116,8 @@ def output_file(text: str) -> Path:
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text} cannot be written: {'it' if path.is_dir() else path.parent} is "
                                          f"{'a folder' if path.is_dir() else 'no folder'}")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written: no permission")
     return path
 
 
@@ -136,8 +145,9 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)  # `settle` had another
-    if not sys.stdout:
-        sys.stdout = open(os.devnull, "w")  # closed by the shell
+    for name in "stdout", "stderr":
+        if not getattr(sys, name):
+            setattr(sys, name, open(os.devnull, "w"))  # closed by the shell
     sys.stdout.reconfigure(errors="backslashreplace")  # a terminal or pipe that knows few characters is no reason to fail
     try:
         status = main()
@@ -147,10 +157,10 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     except KeyboardInterrupt:
         fail("interrupted", status=130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        flush_output()
         sys.exit(141)
     except OSError as error:
-        if error.filename is None and error.errno != errno.ENOSPC:
+        if error.filename is None and error.errno not in DISK_ERRORS:
             raise
         fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
     except MemoryError:
@@ -159,9 +169,24 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
 
 def fail(message: str, status: int = 2) -> NoReturn:
-    """Print one line on stderr, the command's name in front, and exit."""
-    print(f"{program()}: {' '.join(message.splitlines())}", file=sys.stderr)
+    """Print one line on stderr, the command's name in front, and exit.
+
+    What would not be seen is escaped: a file from a stranger may have a name that a terminal obeys.
+    """
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(message.splitlines()))
+    with suppress(OSError):  # nobody to tell: stderr may be a file on the disk that is full
+        print(f"{program()}: {line}", file=sys.stderr)
+    flush_output()
     sys.exit(status)
+
+
+def flush_output() -> None:
+    """Write out what is printed; what cannot be (a closed pipe, a full disk) goes nowhere, or Python would exit with 120."""
+    for stream in sys.stdout, sys.stderr:
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class StopRequest:

@@ -12,6 +12,7 @@ So `.x.tmp` is rubbish whenever it is found, and `.x.old` is always whole.
 """
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -25,27 +26,34 @@ from minimoe.errors import InputError
 
 FLOATS = {"F16": "float16", "F32": "float32", "F64": "float64"}  # the reader has no bfloat16: NumPy has none
 SUFFIXES = (".json", ".safetensors")
+LONGEST_JSON = 2**24  # bytes; a config is some hundred
 
 
 def write_folder(folder: str | Path, files: Mapping[str, object]) -> None:
     """Make `folder` hold exactly `files`, all at once: another reader sees the old files or the new ones.
 
     `files` maps `*.safetensors` to a dict of arrays (any strides) and `*.json` to what JSON can say. If anything fails
-    the old folder stays. Raises `InputError` if `folder` is a file, or holds anything but *.json and *.safetensors files,
-    which a swap would delete.
+    the old folder stays. Raises `InputError` if the disk is full or fails, and if `folder` is a file, or holds anything but
+    *.json and *.safetensors files, which a swap would delete.
     """
     folder, new, old = _siblings(folder)
-    recover(folder)
-    refuse_strangers(folder)
+    try:
+        recover(folder)
+        refuse_strangers(folder)
+        _fill_and_swap(folder, new, old, files)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{folder} could not be saved: {reason}; nothing saved before is lost") from error
+
+
+def _fill_and_swap(folder: Path, new: Path, old: Path, files: Mapping[str, object]) -> None:
     try:
         _clear(new, old)
         new.mkdir(parents=True)
         for name, content in files.items():
             _write(new / name, content)
         _sync_folder(new)
-        if folder.exists():
-            os.rename(folder, old)
-        os.rename(new, folder)
+        _swap(folder, new, old)
         _sync_folder(folder.parent)
         _clear(new, old)
     except BaseException:
@@ -54,22 +62,44 @@ def write_folder(folder: str | Path, files: Mapping[str, object]) -> None:
         raise
 
 
+def _swap(folder: Path, new: Path, old: Path) -> None:
+    while True:
+        if folder.exists():
+            os.rename(folder, old)
+        try:
+            return os.rename(new, folder)
+        except OSError:
+            if not folder.exists():  # else a reader thought that we were killed, and brought the old folder back
+                raise
+
+
 def recover(folder: str | Path) -> None:
     """Bring back the old folder if a write was killed in the middle of its swap. Call it before reading."""
     folder, _, old = _siblings(folder)
-    if old.exists() and not folder.exists():
-        os.rename(old, folder)
+    if os.path.exists(old) and not folder.exists():    # os.path: a name too long for `old` is no error
+        try:
+            os.rename(old, folder)
+        except OSError:
+            if not folder.exists():  # else the writer was alive, and has done the swap
+                raise
 
 
 def read_json(path: str | Path) -> dict:
-    """Return the object in a JSON file. Raises `InputError`, naming the file, if there is none to be read."""
+    """Return the object in a JSON file. Raises `InputError`, naming the file, if there is none to be read.
+
+    Refused too: what JSON leaves open (NaN, a key given twice), numbers beyond 64 bits, and a file too long to be ours.
+    """
     _require_file(path, "a JSON file")
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        if os.path.getsize(path) > LONGEST_JSON:
+            raise ValueError(f"more than {LONGEST_JSON:,} bytes")
+        text = Path(path).read_text(encoding="utf-8")
+        strict = dict(object_pairs_hook=_object, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
+        content = json.loads(text, **strict)
     except OSError as error:
         raise _unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is cut or is not JSON ({error}); save or copy it again") from error
+        raise InputError(f"{path} is cut or is not JSON as saved here ({error}); save or copy it again") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object, not a {type(content).__name__}")
     return content
@@ -95,6 +125,13 @@ def read_tensors(path: str | Path, expected: Mapping[str, tuple[int, ...]], dtyp
         raise _unreadable(path, error) from error
     except SafetensorError as error:
         raise InputError(f"{path} is cut, corrupt or not a safetensors file; save or copy it again") from error
+
+
+def require_size(path: str | Path, numbers: int) -> None:
+    """Raise `InputError` for a file too short for so many numbers, so that no config beside it can ask for memory."""
+    _require_file(path, f"a safetensors file of {numbers:,} numbers")
+    if (size := os.path.getsize(path)) < numbers:
+        raise InputError(f"{path} has {size:,} bytes, too few for the {numbers:,} numbers that config.json beside it asks for")
 
 
 def _check_header(path, file, found: set[str], expected: Mapping[str, tuple[int, ...]]) -> None:
@@ -132,14 +169,29 @@ def _unreadable(path, error: OSError) -> InputError:
     return InputError(f"{path} cannot be read: {error.strerror or error}")
 
 
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("a key is there twice")
+    return content
+
+
+def _integer(text: str) -> int:
+    if abs(value := int(text)) >= 2**64:
+        raise ValueError(f"{value} is too large")
+    return value
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a number")
+    return value
 
 
 def _siblings(folder: str | Path) -> tuple[Path, Path, Path]:
     """Return the folder itself, links followed, the name it is written under, and the one it waits under to be replaced."""
     folder = Path(os.path.realpath(folder))
-    return folder, folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.old")
+    return folder, folder.parent / f".{folder.name}.tmp", folder.parent / f".{folder.name}.old"
 
 
 def refuse_strangers(folder: Path) -> None:
@@ -162,10 +214,7 @@ def _clear(new: Path, old: Path) -> None:
 def _write(path: Path, content) -> None:
     if path.suffix == ".safetensors":
         # order="C" copies a view that is not contiguous: safetensors takes the raw buffer, whatever its strides.
-        try:
-            save_file({name: np.asarray(array, order="C") for name, array in content.items()}, path)
-        except SafetensorError as error:
-            raise InputError(f"{path} cannot be written, and what was there before is kept: {error}") from None
+        save_file({name: np.asarray(array, order="C") for name, array in content.items()}, path)
     elif path.suffix == ".json":
         path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8", newline="\n")
     else:

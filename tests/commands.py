@@ -1,10 +1,14 @@
 """Run the commands, and read what a run of training wrote."""
 
+import io
 import json
 import signal
 import subprocess
 import sys
+import traceback
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -25,6 +29,33 @@ def refused(module, monkeypatch, capsys, *arguments):
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.count("\n") == 1 and printed.err.endswith("\n")
     return printed.err
+
+
+def call(module, *arguments):
+    """Run the command in this process; return its exit code, what it printed, and what it told: a traceback if it raised."""
+    printed, told = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace") for _ in range(2))
+    with mock.patch.object(sys, "argv", [module.__name__, *map(str, arguments)]), redirect_stdout(printed), redirect_stderr(told):
+        try:
+            cli.run(module.main)
+        except SystemExit as left:
+            code = left.code or 0
+        except Exception:
+            traceback.print_exc()
+            code = 1
+    texts = []
+    for stream in printed, told:
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode())
+    return code, *texts
+
+
+def refusal(outcome, *names):
+    """What is wrong with the outcome of a `call` that had to be refused in one line with all of `names` in it."""
+    code, printed, told = outcome
+    if code != 2 or printed or told.count("\n") != 1:
+        return f"exit code {code}, printed {printed[-200:]!r}, told {told[-200:]!r}"
+    missing = [name for name in names if name not in told]
+    return f"{missing} not in {told!r}" if missing or not told[:-1].isprintable() else ""
 
 
 def start(module, *arguments):

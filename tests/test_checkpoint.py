@@ -108,6 +108,8 @@ def test_the_reader_chooses_the_dtype(tmp_path, dtypes):
     ("sizes", "says"),
     [
         ({"width": 24}, r"tensor '\S+' has shape \(.*12.*\), expected \(.*24.*\)"),
+        ({"width": 96}, r"has [\d,]+ bytes, too few for the [\d,]+ numbers that config.json beside it asks for"),
+        ({"width": 6}, r"tensor '\S+' has shape \(.*12.*\), expected \(.*6.*\)"),
         ({"blocks": 5}, r"lacks the tensor 'blocks\.4\.\S+'"),
         ({"blocks": 3}, r"has a tensor 'blocks\.3\.\S+' too many"),
         ({"experts": 6}, r"tensor '\S+\.moe\.\S+' has shape \(5, .*\), expected \(6, .*\)"),
@@ -174,6 +176,15 @@ def test_moments_of_another_model_are_refused(tmp_path):
     assert optimizer.t == 0 and not any(m.any() for m in optimizer.m.values())
 
 
+def test_moments_that_no_run_has_are_refused(tmp_path):
+    model, optimizer = trained(2)
+    optimizer.v["blocks.1.read"][1] = -1e-12                              # a bit flipped: the next step would be NaN
+    save_training(tmp_path / "last", model, optimizer, 7, {})
+    with pytest.raises(InputError, match="'v.blocks.1.read'") as error:
+        load_moments(tmp_path / "last", make()[1])
+    assert message(error).startswith(str(tmp_path / "last" / "optimizer.safetensors"))
+
+
 @pytest.mark.parametrize("read", [MiniMoE.from_pretrained, load_run])
 def test_a_swap_that_a_kill_cut_short_is_undone_by_any_reader(tmp_path, read):
     save_training(tmp_path / "last", *trained(1), 7, {})
@@ -205,7 +216,7 @@ def test_a_write_that_fails_leaves_the_last_good_checkpoint(tmp_path, monkeypatc
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(InputError, match="last could not be saved: No space left on device; nothing saved before is lost"):
         save_training(tmp_path / "last", *trained(2), 7, {})
     check()
     monkeypatch.undo()

@@ -45,13 +45,15 @@ def test_help_keeps_the_examples_apart_and_shows_the_defaults():
     assert make_parser().parse_args([]).save_at == (80, 100)
 
 
-@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--step", "5"], ["--nothing"], ["--steps"], ["a\nb"]])
+@pytest.mark.parametrize(
+    "arguments", [["--steps", "0"], ["--step", "5"], ["--nothing"], ["--steps"], ["a\nb"], ["--steps=--"], ["--out=--"]]
+)
 def test_a_bad_argument_is_one_line_that_names_it(arguments, capsys):
     with pytest.raises(SystemExit) as left:
         make_parser().parse_args(arguments)
     error = capsys.readouterr().err
     assert left.value.code == 2
-    assert error.startswith(f"{cli.program()}: ") and arguments[0].splitlines()[0] in error
+    assert error.startswith(f"{cli.program()}: ") and arguments[0].splitlines()[0].split("=")[0] in error
     assert error.count("\n") == 1 and error.endswith("\n")
 
 
@@ -65,7 +67,7 @@ def command(tmp_path, body, **pipes):
     path = os.pathsep.join([str(tmp_path), os.getcwd(), *sys.path])
     environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""}
     return subprocess.Popen(
-        [sys.executable, "-m", "hello"], text=True, stderr=subprocess.PIPE, env=environment, **pipes
+        [sys.executable, "-m", "hello"], text=True, env=environment, **{"stderr": subprocess.PIPE} | pipes
     )
 
 
@@ -75,10 +77,12 @@ def command(tmp_path, body, **pipes):
         ("pass", 0, ""),
         ("return 1", 1, ""),
         ("raise InputError('no such\\nmodel; train one')", 2, "hello: no such model; train one\n"),
+        ("raise InputError('no \\x1b[2J\\0\\udcff')", 2, "hello: no \\x1b[2J\\x00\\udcff\n"),
         ("raise KeyboardInterrupt", 130, "hello: interrupted\n"),
         ("raise MemoryError", 2, "hello: out of memory; ask for less at once\n"),
         ("open('missing/file')", 2, "hello: missing/file: No such file or directory\n"),
         ("raise OSError(errno.ENOSPC, 'No space left on device')", 2, "hello: No space left on device\n"),
+        ("raise OSError(errno.EIO, 'Input/output error')", 2, "hello: Input/output error\n"),
         ("import minimoe.cli; assert 'numpy' not in sys.modules", 0, ""),
     ],
 )
@@ -87,7 +91,7 @@ def test_how_a_command_ends(tmp_path, body, status, error):
     assert (process.communicate()[1], process.returncode) == (error, status)
 
 
-@pytest.mark.parametrize("body", ["raise ZeroDivisionError", "raise ValueError('bug')", "raise OSError(5, 'bug')"])
+@pytest.mark.parametrize("body", ["raise ZeroDivisionError", "raise ValueError('bug')", "raise OSError(9, 'bug')"])
 def test_a_bug_keeps_its_traceback(tmp_path, body):
     process = command(tmp_path, body)
     assert "Traceback" in process.communicate()[1] and process.returncode == 1
@@ -101,6 +105,28 @@ def test_a_closed_pipe_is_quiet(tmp_path, body):
     process = command(tmp_path, body, stdout=write)
     os.close(write)
     assert (process.communicate()[1], process.returncode) == ("", 141)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no disk to be full")
+@pytest.mark.parametrize(("body", "full", "status"), [
+    ("print('result')", "stdout", 2), ("print('going on', file=sys.stderr)", "stderr", 2), ("raise InputError('bad')", "stderr", 2),
+])
+def test_a_full_disk_behind_what_is_printed(tmp_path, body, full, status):
+    with open("/dev/full", "w") as disk:
+        process = command(tmp_path, body, **{full: disk})
+        error = process.communicate()[1]
+    assert process.returncode == status and error == ("hello: No space left on device\n" if full == "stdout" else None)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell of another kind")
+@pytest.mark.parametrize(("body", "status"), [("print(1); print(2, file=sys.stderr)", 0), ("raise InputError('bad')", 2)])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_what_the_shell_closed_is_not_missed(tmp_path, body, status, closed):
+    command(tmp_path, body).communicate()                                 # writes hello.py
+    path = os.pathsep.join([str(tmp_path), os.getcwd(), *sys.path])
+    shell = f"exec {sys.executable} -m hello {closed}"
+    done = subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert done.returncode == status and b"Traceback" not in done.stderr
 
 
 def test_ctrl_c_only_asks_for_a_stop():
@@ -136,3 +162,8 @@ def test_an_output_file_needs_a_folder(tmp_path, monkeypatch):
     for bad in "nowhere/result.json", ".":
         with pytest.raises(argparse.ArgumentTypeError, match="cannot be written"):
             cli.output_file(bad)
+    tmp_path.joinpath("there.json").touch()
+    for asked, path in ("new.json", tmp_path), ("there.json", "there.json"):
+        with monkeypatch.context() as patch, pytest.raises(argparse.ArgumentTypeError, match="no permission"):
+            patch.setattr(os, "access", lambda of, mode: not (str(of) == str(path) and mode == os.W_OK))
+            cli.output_file(asked)

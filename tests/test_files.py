@@ -108,6 +108,52 @@ def test_what_cannot_be_written_leaves_the_old_folder(tmp_path, content):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
+@pytest.mark.parametrize("call", ["mkdir", "fsync", "rename"])
+def test_a_disk_that_fails_is_told_of_in_one_line(tmp_path, monkeypatch, call):
+    write_folder(tmp_path / "a", version(1))
+
+    def full(*arguments, **keywords):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full)
+        said = refused(write_folder, tmp_path / "a", version(2))
+    assert "No space left on device" in said and "nothing saved before is lost" in said
+    assert read_version(tmp_path / "a") == 1
+
+
+def test_a_reader_in_the_middle_of_a_swap_does_not_stop_the_writer(tmp_path, monkeypatch):
+    """A reader that finds no folder cannot know whether the writer lives: it brings the old one back."""
+    write_folder(tmp_path / "a", version(1))
+    rename, renamed = os.rename, []
+
+    def disturbed(source, target):
+        rename(source, target)
+        renamed.append(Path(target).name)
+        if renamed == [".a.old"]:
+            recover(tmp_path / "a")
+
+    monkeypatch.setattr(os, "rename", disturbed)
+    write_folder(tmp_path / "a", version(2))
+    assert renamed[:4] == [".a.old", "a", ".a.old", "a"] and read_version(tmp_path / "a") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_writer_that_ends_its_swap_does_not_stop_the_reader(tmp_path, monkeypatch):
+    write_folder(tmp_path / ".a.old", version(1))
+    write_folder(tmp_path / "new", version(2))
+    rename = os.rename
+
+    def late(source, target):
+        rename(tmp_path / "new", tmp_path / "a")
+        rename(source, target)                                            # which fails: something is there
+
+    monkeypatch.setattr(os, "rename", late)
+    recover(tmp_path / "a")
+    monkeypatch.undo()
+    assert read_version(tmp_path / "a") == 2
+
+
 class Killed(BaseException):
     pass
 
@@ -206,12 +252,24 @@ def test_everything_reaches_the_disk_before_the_swap_and_the_swap_before_the_del
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", '{"a": 1', "[1]", "3", "null", '{"a": NaN}', '{"a": -Infinity}', "[" * 10**5, "\xff"]
+    "text", ["", "{", '{"a": 1', "[1]", "3", "null", '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', "[" * 10**5, "\xff",
+             '{"a": 1, "a": 2}', '{"a": {"b": 1, "b": 1}}', '{"a": 18446744073709551616}', '{"a": -' + "9" * 5000 + "}"]
 )
 def test_a_bad_json_file_is_refused(tmp_path, text):
     path = tmp_path / "config.json"
     path.write_text(text, encoding="latin-1")
     refused(read_json, path)
+
+
+def test_a_file_too_long_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "config.json"
+    with open(path, "wb") as file:
+        file.truncate(2**40)                                              # a hole, which takes no room on the disk
+    tracemalloc.start()
+    assert "bytes" in refused(read_json, path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
 
 
 @pytest.mark.parametrize("read", [read_json, lambda path: read_tensors(path, SHAPES, "float32")])

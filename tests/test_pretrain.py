@@ -261,9 +261,9 @@ def test_a_folder_with_anything_in_it_is_left_alone(tmp_path, monkeypatch, capsy
 
 def test_resume_where_there_is_nothing_to_resume(tmp_path, monkeypatch, capsys):
     (tmp_path / "empty").mkdir()
-    for out, says in ("none", "leave out --resume"), ("empty", "run.json"):
+    for out in "none", "empty":
         line = refused(monkeypatch, capsys, "--resume", "--out", tmp_path / out)
-        assert str(tmp_path / out) in line and says in line
+        assert str(tmp_path / out) in line and "leave out --resume" in line
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
 
 
@@ -302,7 +302,12 @@ def test_resume_may_change_the_learning_rate(tmp_path, monkeypatch):
 
 
 def test_resume_of_what_another_command_began_is_refused(finished, tmp_path, monkeypatch, capsys):
-    for broken in {}, {"step": 3, "updates": 3}, {"step": 3, "updates": 3, "settings": {"groups": 3}}, {"settings": {}}:
+    settings = json.loads((finished / "last" / "run.json").read_text())["settings"]
+    broken_settings = [{"batch_size": 0}, {"sequence_length": 0}, {"seed": -1}, {"learning_rate": -1}, {"weight_decay": -0.1}, {"save_at": [0]}]
+    for broken in [
+        {}, {"step": 3, "updates": 3}, {"step": 3, "updates": 3, "settings": {"groups": 3}}, {"settings": {}},
+        *({"step": 3, "updates": 3, "settings": settings | broken} for broken in broken_settings),
+    ]:
         shutil.copytree(finished, tmp_path / "run", dirs_exist_ok=True)
         (tmp_path / "run" / "last" / "run.json").write_text(json.dumps(broken))
         assert "run.json" in refused(monkeypatch, capsys, "--resume", "--out", tmp_path / "run")

@@ -42,6 +42,9 @@ def load_moments(folder: Path, optimizer: AdamW) -> None:
     shapes = {name: optimizer.m[name[2:]].shape for name in names}
     dtype = next(iter(optimizer.m.values())).dtype
     tensors = files.read_tensors(folder / MOMENTS, shapes, dtype)
+    for name in optimizer.v:
+        if (tensors[f"v.{name}"] < 0).any():
+            raise InputError(f"{folder / MOMENTS}: tensor {f'v.{name}'!r}, a mean of squares, is negative; use an earlier checkpoint")
     optimizer.m = {name: tensors[f"m.{name}"] for name in optimizer.m}
     optimizer.v = {name: tensors[f"v.{name}"] for name in optimizer.v}
     optimizer.t = load_run(folder)["updates"]
@@ -66,7 +69,8 @@ def resume_settings(
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; a run is a folder")
-    if not out.is_dir():
+    files.recover(out / "last")
+    if not (out / "last").is_dir():
         raise InputError(f"there is no run in {out}; leave out --resume to begin one")
     run = load_run(out / "last")
     settings, done = run.get("settings"), run["step"]
@@ -83,11 +87,12 @@ def resume_settings(
 
 
 def is_like(value: Any, default: Any) -> bool:
-    """Say whether a setting read from a file can be one whose default is `default`: of its kind, and no negative count."""
+    """Say whether a setting read from a file can be one whose default is `default`: of its kind, and negative or zero only if
+    that may be: a count with a default above 0 is 1 or more."""
     if isinstance(default, (list, tuple)):
         return isinstance(value, list) and all(is_like(item, default[0]) for item in value)
     if isinstance(default, dict):
         return isinstance(value, dict) and all(is_like(item, *default.values()) for item in value.values())
     if isinstance(default, float):
-        return type(value) in (int, float)
-    return type(value) is type(default) and (not isinstance(value, int) or value >= 0)
+        return type(value) in (int, float) and (value >= 0 or default < 0)
+    return type(value) is type(default) and (not isinstance(value, int) or value >= min(default, 1))
