@@ -13,6 +13,8 @@ import numpy as np
 from minimoe.config import PRESETS
 from minimoe.gradcheck import Report, Row, randomize
 from minimoe.layers.layer import Parameter
+from minimoe.layers.linear_attention import LinearAttention, elu_plus_one
+from minimoe.layers.sparse_attention import SparseAttention, SparseState
 from minimoe.model import MiniMoE
 from minimoe.training import losses, optim
 
@@ -20,6 +22,8 @@ from minimoe.training import losses, optim
 def row(what: str, answer: Any, right: Any, tolerance: float = 1e-11) -> Row:
     """Return the verdict on `answer`, compared number by number with what it should be."""
     answer, right = np.asarray(answer, float), np.asarray(right, float)
+    if answer.shape != right.shape:
+        return Row(what, right.size, 1.0, "FAILED", f"has the shape {answer.shape}, should be {right.shape}")
     off = np.abs(answer - right)
     size = np.abs(answer).max() + np.abs(right).max()
     found = Row(what, coordinates=right.size, error=float(off.max() / size) if size else 0.0)
@@ -110,14 +114,49 @@ def ways(model: MiniMoE, ids: np.ndarray) -> dict[str, float]:
     return off
 
 
+def remembered(layer: LinearAttention | SparseAttention, x: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what the state should be after x (B,T,D), from its definition: sums, and lists, over all positions at once."""
+    B, T, _ = x.shape
+    projected, _ = layer.qkv.forward(x)
+    _, k, v = np.moveaxis(projected.reshape(B, T, 3, layer.heads, layer.head_width), 2, 0)      # (B,T,H,K)
+    position = np.full(B, T)
+    if isinstance(layer, SparseAttention):
+        return {"position": position, "keys": layer.rope.forward(k)[0], "values": v}
+    phi = elu_plus_one(k)
+    return {"position": position, "kv": np.einsum("bthk,bthv->bhkv", layer.rope.forward(phi)[0], v), "z": phi.sum(axis=1)}
+
+
+def states(layer: LinearAttention | SparseAttention, x: np.ndarray) -> list[Row]:
+    """Return the verdicts on one attention layer by itself, which reads nine positions of x (B,T,D) and then one more."""
+    name, whole, rows, state = type(layer).__name__.removesuffix("Attention").lower(), layer.forward(x)[0], [], None
+    for what, begin, end in ("nine", 0, 9), ("one more", 9, 10):
+        y, state = layer.step(x[:, begin:end], state)
+        rows.append(row(f"{name}, {what}: output", y, whole[:, begin:end]))
+        right = remembered(layer, x[:, :end])
+        rows += [row(f"{name}, {what}: {part}", getattr(state, part), right[part]) for part in right]
+    if isinstance(layer, LinearAttention):
+        _, after = layer.step(np.zeros_like(x[:, :1]), state)             # its value is 0, so nothing is added
+        rows.append(row(f"{name}, a zero: kv", after.kv, state.kv))
+    else:
+        lengths = [4, 9, 6]
+        joined = SparseState.join([layer.step(x[i : i + 1, :n], None)[1] for i, n in enumerate(lengths)])
+        kept = [remembered(layer, x[i : i + 1, :n])["keys"] for i, n in enumerate(lengths)]
+        last = [joined.keys[i, -n:].ravel() for i, n in enumerate(lengths)]
+        rows.append(row(f"{name}, joined: keys", np.concatenate(last), np.concatenate([keys.ravel() for keys in kept])))
+    return rows
+
+
 def check_decoding() -> Report:
-    """The micro model's `step`, called in several ways, beside its forward."""
+    """The micro model's `step`, called in several ways, beside its forward; then each attention layer alone, and its state."""
     rng = np.random.default_rng(0)
     model = randomize(MiniMoE(PRESETS["micro"], None, np.float64), rng)
     report = Report("decoding")
     for way, off in ways(model, rng.integers(4, 260, (3, 16))).items():
         right = off < 1e-9
         report.rows.append(Row(way, 3, off, "ok" if right else "FAILED", "" if right else f"logits differ by {off:.2g}"))
+    x = rng.standard_normal((3, 16, model.config.width))
+    for kind in LinearAttention, SparseAttention:
+        report.rows += states(next(block.attention for block in model.blocks if isinstance(block.attention, kind)), x)
     return report
 
 

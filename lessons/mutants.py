@@ -279,12 +279,6 @@ MUTANTS = [
         "from the earlier ones, which never saw it. Values fail.",
     ),
     Mutant(
-        "linear-attention-numerator-path-only", "linear_attention", "minimoe.layers.linear_attention",
-        "dphi += self.rope.backward(", "dphi = self.rope.backward(",
-        "`=` for `+=`: phi(q) and phi(k) stand in numerator and denominator, and what is used twice gets both "
-        "gradients. Here the second wipes out the first.",
-    ),
-    Mutant(
         "linear-attention-not-turned-back", "linear_attention", "minimoe.layers.linear_attention",
         "dphi += self.rope.backward(dturned, saved_rope, grads)", "dphi += dturned",
         "The numerator sees phi turned by its position, the denominator sees it as it is. The numerator's gradient "

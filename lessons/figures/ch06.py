@@ -41,14 +41,14 @@ def chunk_size() -> None:
 
 
 def where_it_fails() -> None:
-    """Each fault has its own stretch of positions, in dq, dk or dv."""
-    layer = LinearAttention(3 * K, 1, K, CHUNK, None, np.float64)         # its input is q, k and v side by side
+    """Each fault has its own stretch of positions, in the gradient of query, key or value."""
+    layer = LinearAttention(3 * K, 1, K, CHUNK, None, np.float64)         # its input is query, key and value side by side
     layer.qkv.weight.data, layer.out.weight.data = np.eye(3 * K), np.eye(3 * K, K)
     rng = np.random.default_rng(0)
     x, r = rng.standard_normal((2, 16, T, 3 * K))
     y, saved = layer.forward(x)
     right = layer.backward(r, saved, {})
-    scale = np.sqrt((right**2).reshape(-1, T, 3, K).mean(axis=(0, 1, 3)))     # (3,) of dq, dk, dv
+    scale = np.sqrt((right**2).reshape(-1, T, 3, K).mean(axis=(0, 1, 3)))     # (3,) of query, key, value
 
     fig, grid = figure(2, 3, height=4.6, sharex=True, sharey=True)
     for axes, (name, title) in zip(grid.flat, SHOWN.items()):
@@ -65,7 +65,7 @@ def where_it_fails() -> None:
     for axes in grid[-1]:
         axes.set_xlabel("position")
     fig.supylabel("error of the gradient / its size", fontsize=11)
-    handles = [axes.plot([], [], "o-", markersize=3, color=COLORS[i], label=t)[0] for i, t in enumerate(("dq", "dk", "dv"))]
+    handles = [axes.plot([], [], "o-", markersize=3, color=COLORS[i], label=t)[0] for i, t in enumerate(("of the query", "of the key", "of the value"))]
     fig.legend(handles=handles, loc="outside upper right", ncols=3, fontsize=10)
     save(fig, "06-where-it-fails")
 
