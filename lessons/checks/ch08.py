@@ -80,6 +80,10 @@ def check_balance_by_bias(answer: Callable) -> None:
         right, turned = biased(logits, k, rate, steps), biased(logits, k, rate, steps, sign=-1)
         if np.shape(given[0]) == (E,) and np.allclose(given[0], turned[0]):
             raise Wrong("the bias moves the wrong way: the crowded experts win even more")
+        for moves, how in (steps + 1, "often; choose once more, without moving it"), (steps - 1, "seldom; `steps` moves, and one choice more"):
+            other = biased(logits, k, rate, moves)[0]
+            if np.shape(given[0]) == (E,) and np.allclose(given[0], other) and not np.allclose(right[0], other):
+                raise Wrong(f"bias: off by {np.abs(given[0] - right[0]).max():.2g}, as if it had moved once too {how}")
         compare("bias", given[0], right[0])
         if np.shape(given[1]) == right[1].shape and np.array_equal(np.sort(given[1]), np.sort(right[1])) and not np.array_equal(given[1], right[1]):
             raise Wrong("chosen: the right experts in another order than by score + bias")

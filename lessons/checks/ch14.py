@@ -43,6 +43,8 @@ WAYS: list[tuple[str, bool, Callable[[np.ndarray], np.ndarray]]] = [
     ("(reward - mean of all) / deviation", False, lambda r: (r - r.mean()) / np.maximum(r.std(), 1e-12)),
     ("reward - mean of the others, if that is above 0", False, lambda r: np.maximum(leave_one_out(r), 0)),
     ("1.001 times the reward", False, lambda r: 1.001 * r),
+    ("right only in groups of three", False, lambda r: leave_one_out(r) if len(r) == 3 else r - r.mean()),
+    ("right only for two prices", False, lambda r: r - (r.mean() if len(set(r.tolist())) > 2 else 0)),
 ]
 
 

@@ -13,7 +13,7 @@ def which_routers_learn() -> list[bool]:
     two scores tie. Return six answers, True where the gradient of W is not zero:
 
     0. one expert; its weight is the softmax over the chosen scores
-    1. one expert; its weight is its place in the softmax over all 8 scores
+    1. one expert; its weight is its probability in the softmax over all 8 scores
     2. two experts; their weights are the softmax over the two chosen scores
     3. one expert; its weight is sigmoid(score), divided by the sum of this over the chosen
     4. one expert; its weight is sigmoid(score)

@@ -32,6 +32,8 @@ def one_array(gate: np.ndarray, value: np.ndarray) -> np.ndarray:
 def check_workers(make: Callable[[int, Callable[[], Any]], Any]) -> None:
     """Raise `AssertionError` unless `make` makes workers that sum gradients as `minimoe.training.parallel.Workers` does.
 
+    Its docstring and the chapter say what that is: sum, order, zeroing, results, fewer microbatches than there are sets.
+
     make(threads, zero_grads) is used like `Workers(threads, zero_grads)`: as a context manager, with a method
     `gradients(compute, microbatches)`. Graded with `Workers`, which must pass, and with five that are broken.
     """
