@@ -22,7 +22,7 @@ def test_examples_print_what_they_say():
 
 def test_from_python(tmp_path, monkeypatch, capsys):
     block = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "from_pretrained" in block)
-    folder = tmp_path / "checkpoints" / "pretrain" / "step-0400"
+    folder = tmp_path / "checkpoints" / "released" / "rloo"
     MiniMoE(PRESETS["micro"], np.random.default_rng(0)).save_pretrained(folder)
     monkeypatch.chdir(tmp_path)
     exec(block, {})
