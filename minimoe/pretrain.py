@@ -26,12 +26,12 @@ import numpy as np
 
 from minimoe.coding.data import batch
 from minimoe.coding.scoring import Attempt, greedy, solved_by_family
-from minimoe.coding.tasks import fixed_tasks
+from minimoe.coding.tasks import FAMILIES, fixed_tasks
 from minimoe.config import PRESETS
 from minimoe.errors import InputError
 from minimoe.files import refuse_strangers
 from minimoe.model import MiniMoE
-from minimoe.training.checkpoint import begin_settings, load_moments, resume_settings, save_training
+from minimoe.training.checkpoint import begin_settings, is_like, load_moments, resume_settings, save_training
 from minimoe.training.objective import pretraining_gradients
 from minimoe.training.optim import AdamW, clip
 from minimoe.training.parallel import Workers
@@ -127,7 +127,8 @@ def tell(attempts: list[Attempt]) -> str:
 def table(metrics: Path) -> str:
     """Return the dev results in metrics.jsonl as a table, a line for each time the model was asked."""
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
-    records = [record for record in records if isinstance(record, dict) and record.get("dev") and record.get("loss")]
+    records = [record for record in records if isinstance(record, dict) and is_like(record.get("loss"), 0.0)]
+    records = [record for record in records if is_like(record.get("dev"), {"": 0}) and record["dev"].keys() == FAMILIES.keys()]
     if not records:
         return f"no dev results yet; the first come at step {EVALUATE_EVERY}, or at the first save"
     families = list(records[0]["dev"])

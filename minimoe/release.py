@@ -35,13 +35,16 @@ def release(checkpoint: Path, out: Path, base: Path | None = None) -> dict[str, 
             raise InputError(f"{checkpoint}: tensor {name!r} has a number too large for float16")
     config: dict[str, Any] = model.config.to_dict()
     if base is not None:
-        whole = MiniMoE.from_pretrained(base, dtype=np.float16)
+        whole = MiniMoE.from_pretrained(base)
         config[BASE] = f"../{base.resolve().name}"
         if read_config(out, config)[1] != base.resolve():
             raise InputError(f"{base} does not lie beside {out}; copy it there")
         if whole.config != model.config or read_config(base, read_json(base / CONFIG))[1]:
             raise InputError(f"{base} is not a base for {out}: a model of other sizes, or one with a base of its own")
-        same = {name for name, parameter in whole.named_parameters() if np.array_equal(tensors[name], parameter.data)}
+        old = {name: parameter.data for name, parameter in whole.named_parameters()}
+        if not all(np.array_equal(array, array.astype(np.float16)) for array in old.values()):
+            raise InputError(f"{base} is not in float16; release it first, and from that what was trained")
+        same = {name for name, array in old.items() if np.array_equal(tensors[name], array)}
         tensors = {name: tensor for name, tensor in tensors.items() if name not in same}
     write_folder(out, {CONFIG: config, WEIGHTS: tensors})
     return tensors

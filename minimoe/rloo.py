@@ -186,7 +186,9 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
         state = load_run(out / "last")
         if state.get("base_sha256") != digest(settings["base"]):
             raise InputError(f"{settings['base']} is not the model from which the run in {out} began; name that one by --base")
-        if not is_like(state.get("tokens"), 0) or not is_like(state.get("dev"), {"": {"": 0}}):
+        dev_results = state.get("dev")
+        sound = is_like(dev_results, {"": {"": 0}}) and dev_results and all(one.keys() == FAMILIES.keys() for one in dev_results.values())
+        if not is_like(state.get("tokens"), 0) or not sound:
             raise InputError(f"{out / 'last' / RUN} is damaged: its tokens and dev results are not those of a run")
     else:
         state = {"base_sha256": digest(settings["base"]), "tokens": 0, "dev": {"0": solved_by_family(greedy(model, dev))}}
