@@ -5,6 +5,7 @@ r'''Continue prompts with a trained model.
 In a prompt, \n stands for a new line. The model is the one that minimoe.rloo trained here, else the released one.
 '''
 
+import os
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -106,7 +107,10 @@ def main() -> None:
     if "" in prompts:
         raise InputError("a prompt is empty; give some text to continue")
     ids = [[BOS] + encode(prompt) for prompt in prompts]
-    model = MiniMoE.from_pretrained(args.checkpoint or first_there(DEFAULTS))
+    checkpoint = args.checkpoint or first_there(DEFAULTS)
+    if not (args.checkpoint or os.path.exists(checkpoint)):
+        raise InputError(f"there is no {' and no '.join(DEFAULTS)} here; run it in a clone of the repository, or give --checkpoint")
+    model = MiniMoE.from_pretrained(checkpoint)
     completions = generate(model, ids, args.max_new_tokens, args.temperature, args.seed)
     for prompt, completion in zip(prompts, completions):
         print(prompt + completion_text(completion))

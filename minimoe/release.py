@@ -25,8 +25,10 @@ from minimoe.model import BASE, CONFIG, WEIGHTS, MiniMoE, read_config
 def release(checkpoint: Path, out: Path, base: Path | None = None) -> dict[str, np.ndarray]:
     """Write `checkpoint` in float16 to `out`, without what `base` has as well; return the tensors written.
 
-    Raises `InputError` for a number too large for float16, and for a base of another size or not beside `out`.
+    Raises `InputError` if `out` exists, for a number too large for float16, and for a base of another size or not beside `out`.
     """
+    if out.exists():
+        raise InputError(f"{out} is there already, and nothing is written over it; give a new folder")
     model = MiniMoE.from_pretrained(checkpoint)
     with np.errstate(over="ignore"):                                      # too large: infinity, refused below
         tensors = {name: parameter.data.astype(np.float16) for name, parameter in model.named_parameters()}

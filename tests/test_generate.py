@@ -236,3 +236,10 @@ def test_the_command_takes_what_was_trained_before_what_was_released(tmp_path, m
         monkeypatch.setattr(sys, "argv", ["minimoe.generate", "abc"])
         main()
         assert capsys.readouterr().out == "abc" + completion_text(generate(models[name], [BOS] + encode("abc"))[0]) + "\n"
+
+
+def test_the_command_says_where_it_looked_for_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["minimoe.generate", "abc"])
+    with pytest.raises(InputError, match="no checkpoints/rloo/last and no checkpoints/released/rloo here"):
+        main()

@@ -105,6 +105,8 @@ def test_command_says_what_it_cannot_do(folders, monkeypatch, capsys):
         ((folders / "after", folders / "x", "--base", base), "does not lie beside"),
         ((folders / "after", base.parent / "x", "--base", base.parent / "trained"), "a base of its own"),
         ((folders / "after", folders / "x", "--base", folders / "before"), "is not in float16"),
+        ((folders / "after", base, "--base", base), "is there already"),
+        ((folders / "after", folders / "after"), "is there already"),
         ((folders / "large", folders / "x"), "'embedding.weight' has a number too large for float16"),
     ]:
         assert says in refused(minimoe.release, monkeypatch, capsys, *arguments)
