@@ -500,6 +500,18 @@ def test_linear_attention_by_hand():
     assert close(layer.forward(x)[0][0, 1], [*expected, 0, 0, 0])
 
 
+def test_sixteen_thousand_positions():
+    rng = np.random.default_rng(0)
+    layer = LinearAttention(12, 3, 4, 32, rng, np.float32)
+    x = rng.standard_normal((1, 2**14, 12)).astype(np.float32)
+    y, saved = layer.forward(x)
+    grads = layer.zero_grads()
+    dx = layer.backward(np.ones_like(y), saved, grads)
+    assert all(np.isfinite(array).all() for array in (y, dx, *grads.values()))
+    _, state = layer.step(x[:, : 2**13 + 5], None)
+    assert close(layer.step(x[:, 2**13 + 5 :], state)[0], y[:, 2**13 + 5 :], 1e-4)
+
+
 @pytest.mark.parametrize("level", [-20, -40])
 def test_linear_attention_does_not_lose_small_keys(level):
     """In float32, expm1(x) + 1 is 0 at -20, and at -40 a denominator without 1e-6 makes gradients infinite."""
