@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from minimoe.coding.tasks import FAMILIES, fixed_tasks, make_task
 from minimoe.coding.verifier import (
-    BINARY, BUILTINS, COMPARISONS, MAX_BRACKETS, MAX_CHARACTERS, MAX_NODES, REWARDS, UNARY, same, verify)
+    BINARY, BUILTINS, COMPARISONS, MAX_BRACKETS, MAX_CHARACTERS, MAX_NODES, REWARDS, UNARY, same, short, verify)
 from minimoe.errors import InputError
 from tests.attacks import ATTACKS, RETURNED, WHOLE
 
@@ -37,7 +37,7 @@ def outcome(expression, x=None, expected=OTHER):
     """What the language makes of an expression: the end of the reason, empty if it gives exactly what is expected."""
     task = replace(TASKS["double"], cases=(((x,), expected),))
     status, _, _, reason = verify(task, f"def f(x): return {expression}")
-    return reason if status == "invalid" else reason.rpartition(") ")[2]
+    return reason if status == "invalid" else reason.partition(f"first {task.name}({short(x)}) ")[2]
 
 
 def python(expression, x=None):
