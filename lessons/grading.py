@@ -1,9 +1,11 @@
 """What a chapter's checks are made of: an exercise, the way to say what is wrong with an answer, and how far off it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from lessons.mutants import Mutant, planted
 
 
 class Wrong(Exception):
@@ -37,3 +39,18 @@ def compare(what: str, answer: Any, right: Any, tolerance: float = 1e-9) -> None
         where = np.unravel_index(off.argmax(), off.shape)
         place = f" at {[int(i) for i in where]}" if where else ""
         raise Wrong(f"{what}: off by {off.max():.2g}{place}, where it is {answer[where]:.6g} and should be {right[where]:.6g}")
+
+
+def catches_all(test: Callable[[], Any], mutants: Sequence[Mutant]) -> None:
+    """Raise `Wrong` unless `test()` raises `AssertionError` under each of the mutants; it names those that it missed."""
+    missed = []
+    for mutant in mutants:
+        with planted(mutant), np.errstate(all="ignore"):                  # what is wrong may overflow
+            try:
+                test()
+            except AssertionError:
+                continue
+        missed.append(mutant)
+    if missed:
+        names = ", ".join(mutant.name for mutant in missed)
+        raise Wrong(f"{len(mutants) - len(missed)} of {len(mutants)} caught; missed: {names}. The first: {missed[0].why}")
