@@ -410,13 +410,13 @@ MUTANTS = [
     ),
     Mutant(
         "experts-second-one-silent", "experts", "minimoe.layers.experts",
-        "dslots.reshape(*weights.shape, -1).sum(axis=1)", "dslots.reshape(*weights.shape, -1)[:, 0]",
+        "dcopies.reshape(*weights.shape, -1).sum(axis=1)", "dcopies.reshape(*weights.shape, -1)[:, 0]",
         "A row was copied to two experts, so their gradients add up. Only that of the first choice comes back: all "
         "parameters are right, the input is not.",
     ),
     Mutant(
         "experts-order-not-undone", "experts", "minimoe.layers.experts",
-        "dslots[order] = dgathered ", "dslots = dgathered ",
+        "dcopies[order] = dgathered ", "dcopies = dgathered ",
         "The experts return gradients grouped by expert, and they are read as if they stood row by row. Each row gets "
         "the gradients of others; only the input fails.",
     ),
@@ -428,13 +428,13 @@ MUTANTS = [
     ),
     Mutant(
         "experts-weight-forgotten", "experts", "minimoe.layers.experts",
-        "doutputs = dslots * weights.reshape(-1)[order, None]", "doutputs = dslots.copy()",
+        "doutputs = dsorted * weights.reshape(-1)[order, None]", "doutputs = dsorted.copy()",
         "The output is multiplied by its weight on the way out, and its gradient is not on the way back: every expert "
         "learns as if it had been chosen alone.",
     ),
     Mutant(
         "experts-weights-from-the-input", "experts", "minimoe.layers.experts",
-        'np.einsum("rd,rd->r", dslots, outputs)', 'np.einsum("rd,rd->r", dslots, gathered)',
+        'np.einsum("rd,rd->r", dsorted, outputs)', 'np.einsum("rd,rd->r", dsorted, gathered)',
         "A weight multiplies the expert's output, so its gradient is dy . output. Here it is dy . input: the experts learn, "
         "and the router would learn something else than which expert is good.",
     ),

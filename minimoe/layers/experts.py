@@ -100,18 +100,19 @@ class Experts(Layer):
         x, weights, counts, order, outputs, saved_swiglu = saved
         k = weights.shape[1]
         gathered = x[order // k]                                          # (Nk,D) again, rather than kept
-        dslots = dy[order // k]                                           # (Nk,D) a row's dy for each choice, sorted like outputs
+        dsorted = dy[order // k]                                          # (Nk,D) a row's dy for each choice, sorted like outputs
         dweights = np.empty(weights.size, weights.dtype)                  # (Nk,)
-        dweights[order] = np.einsum("rd,rd->r", dslots, outputs)          # y = sum over j of weights * slots
-        doutputs = dslots * weights.reshape(-1)[order, None]              # y = sum over j of weights * slots
+        dweights[order] = np.einsum("rd,rd->r", dsorted, outputs)         # y = sum over j of weights * slots
+        doutputs = dsorted * weights.reshape(-1)[order, None]             # y = sum over j of weights * slots
         dgathered = np.empty_like(gathered)
         for e, rows in groups(counts):
             dup = grads[self.up][e] if self.up in grads else None
             ddown = grads[self.down][e] if self.down in grads else None
             doutput, up, down = doutputs[rows], self.up.data[e], self.down.data[e]
             dgathered[rows] = swiglu_backward(doutput, gathered[rows], saved_swiglu[e], up, down, dup, ddown)
-        dslots[order] = dgathered                                         # gathered = x[order // k]: a row's copies add up
-        return dslots.reshape(*weights.shape, -1).sum(axis=1), dweights.reshape(weights.shape)
+        dcopies = np.empty_like(dgathered)                                # (Nk,D) in the order of rows, k copies of each
+        dcopies[order] = dgathered                                        # gathered = x[order // k]: a row's copies add up
+        return dcopies.reshape(*weights.shape, -1).sum(axis=1), dweights.reshape(weights.shape)
 
 
 def groups(counts: np.ndarray) -> Iterator[tuple[int, slice]]:
