@@ -15,16 +15,22 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.numpy import save_file
 
 from minimoe.errors import InputError
 
-FLOATS = {"F16": "float16", "F32": "float32", "F64": "float64"}  # the reader has no bfloat16: NumPy has none
+if sys.platform != "win32":
+    import fcntl
+
+FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 SUFFIXES = (".json", ".safetensors")
 LONGEST_JSON = 2**24  # bytes; a config is some hundred
 
@@ -84,6 +90,39 @@ def recover(folder: str | Path) -> None:
                 raise
 
 
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold `folder`, made if it is not there, against other processes that would write there too.
+
+    However this one ends, the system lets go. Raises `InputError` if another holds it. On Windows, which cannot lock a
+    folder, nothing is held.
+    """
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = _lock(folder)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+        if made and not any(folder.iterdir()):    # nothing came of it
+            folder.rmdir()
+
+
+def _lock(folder: Path) -> int | None:
+    if sys.platform == "win32":
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise InputError(f"another process is writing {folder}; wait for its end, or choose another --out") from None
+    except OSError:    # a file system without locks
+        pass
+    return handle
+
+
 def read_json(path: str | Path) -> dict:
     """Return the object in a JSON file. Raises `InputError`, naming the file, if there is none to be read.
 
@@ -108,7 +147,7 @@ def read_json(path: str | Path) -> dict:
 def read_tensors(path: str | Path, expected: Mapping[str, tuple[int, ...]], dtype, some: bool = False) -> dict[str, np.ndarray]:
     """Return the tensors of a safetensors file, which must be those `expected`, name -> shape; with `some`, or some of them.
 
-    They are arrays of `dtype`, writable, each owning its memory; the file holds float16, float32 or float64. Raises
+    They are arrays of `dtype`, writable, each owning its memory; the file holds floats of 16, 32 or 64 bits. Raises
     `InputError`, naming the file and the tensor, for a file that is missing, unreadable, cut or corrupt, a tensor
     missing, unexpected, of another shape, not of floats, or with NaN or infinity in it (in `dtype`). Nothing is read
     before every name, shape and dtype in the file's header is as expected, so no header can ask for memory.
@@ -120,7 +159,10 @@ def read_tensors(path: str | Path, expected: Mapping[str, tuple[int, ...]], dtyp
             if some:
                 expected = {name: shape for name, shape in expected.items() if name in found}
             _check_header(path, file, found, expected)
-            return {name: _read_tensor(path, file, name, dtype) for name in expected}
+            if any(file.get_slice(name).get_dtype() == "BF16" for name in expected):
+                content = dict(deserialize(Path(path).read_bytes()))
+                return {name: _to_dtype(path, name, _from_bytes(**content[name]), dtype) for name in expected}
+            return {name: _to_dtype(path, name, file.get_tensor(name), dtype) for name in expected}
     except OSError as error:
         raise _unreadable(path, error) from error
     except SafetensorError as error:
@@ -150,9 +192,16 @@ def _check_header(path, file, found: set[str], expected: Mapping[str, tuple[int,
             raise InputError(f"{path}: tensor {name!r} is {tensor.get_dtype()}; convert it to one of {kinds}")
 
 
-def _read_tensor(path, file, name: str, dtype) -> np.ndarray:
+def _from_bytes(dtype: str, shape: list[int], data: bytearray) -> np.ndarray:
+    """Return what safetensors cannot: NumPy has no bfloat16, which is the upper half of a float32."""
+    if dtype == "BF16":
+        return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").reshape(shape)
+    return np.frombuffer(data, np.dtype(FLOATS[dtype]).newbyteorder("<")).reshape(shape)
+
+
+def _to_dtype(path, name: str, array: np.ndarray, dtype) -> np.ndarray:
     with np.errstate(over="ignore"):  # too large for dtype: infinity, refused below
-        array = np.array(file.get_tensor(name), dtype=dtype)
+        array = np.array(array, dtype=dtype)
     if not np.isfinite(array).all():
         raise InputError(f"{path}: tensor {name!r} holds NaN or infinity as {array.dtype}; use an earlier checkpoint")
     return array
@@ -214,7 +263,10 @@ def _clear(new: Path, old: Path) -> None:
 def _write(path: Path, content) -> None:
     if path.suffix == ".safetensors":
         # order="C" copies a view that is not contiguous: safetensors takes the raw buffer, whatever its strides.
+        path.touch()
+        mode = path.stat().st_mode
         save_file({name: np.asarray(array, order="C") for name, array in content.items()}, path)
+        path.chmod(mode)    # as of any new file: safetensors lets only the owner read
     elif path.suffix == ".json":
         path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8", newline="\n")
     else:

@@ -29,9 +29,9 @@ from minimoe.coding.scoring import Attempt, greedy, solved_by_family
 from minimoe.coding.tasks import FAMILIES, fixed_tasks
 from minimoe.config import PRESETS
 from minimoe.errors import InputError
-from minimoe.files import refuse_strangers
+from minimoe.files import alone, refuse_strangers
 from minimoe.model import MiniMoE
-from minimoe.training.checkpoint import begin_settings, is_like, load_moments, resume_settings, save_training
+from minimoe.training.checkpoint import RUN, begin_settings, is_like, load_moments, load_run, resume_settings, save_training
 from minimoe.training.objective import pretraining_gradients
 from minimoe.training.optim import AdamW, clip
 from minimoe.training.parallel import Workers
@@ -67,6 +67,8 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
     optimizer = AdamW(dict(model.named_parameters()), settings["learning_rate"], weight_decay=settings["weight_decay"])
     if resume:
         load_moments(out / "last", optimizer)
+        if load_run(out / "last")["step"] != optimizer.t:
+            raise InputError(f"{out / 'last' / RUN} is damaged: a step of pretraining is an update, and it says otherwise")
     done = optimizer.t
 
     def save(step: int) -> None:
@@ -184,7 +186,9 @@ def main() -> int:
     option("--threads", type=positive_int, default=min(4, os.cpu_count() or 1), help="changes speed alone")
     args = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)                       # `clip` tells of numbers gone wrong, in one line
-    finished = train(settings_of(args), args.out, args.threads, args.resume)
+    settings = settings_of(args)
+    with alone(args.out):
+        finished = train(settings, args.out, args.threads, args.resume)
     print(table(args.out / "metrics.jsonl"))
     return 0 if finished else 130
 

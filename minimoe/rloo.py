@@ -41,7 +41,7 @@ from minimoe.coding.scoring import greedy, judge, solved_by_family
 from minimoe.coding.tasks import FAMILIES, TRAINED, UNTRAINED, Task, fixed_tasks, sample_task
 from minimoe.coding.verifier import REWARDS, Verdict
 from minimoe.errors import InputError
-from minimoe.files import refuse_strangers
+from minimoe.files import alone, refuse_strangers
 from minimoe.generate import generate
 from minimoe.layers.layer import Grads
 from minimoe.model import WEIGHTS, MiniMoE
@@ -352,7 +352,9 @@ def main() -> int:
     option("--threads", type=positive_int, default=min(4, os.cpu_count() or 1), help="changes speed alone")
     args = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)                       # `clip` tells of numbers gone wrong, in one line
-    finished, dev = train(settings_of(args), args.out, args.threads, args.resume)
+    settings = settings_of(args)
+    with alone(args.out):
+        finished, dev = train(settings, args.out, args.threads, args.resume)
     print(table(dev))
     return 0 if finished else 130
 

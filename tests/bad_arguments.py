@@ -127,7 +127,8 @@ CONTRADICTIONS = {    # options that go together badly, and what the line must n
     "generate": [["", "a prompt is empty"], ["\udcff", "lone surrogate"], ["x" * 96, "97 tokens"], ["é" * 48, "97 tokens"], ["y", "x" * 100_000, "100001 tokens"]],
     "release": [["--base", "mine", "config.json"], ["surplus", "surplus"]],
     "gradcheck": [["nothing", "nothing"], ["", "''"], ["rope", "\udcff", "\\udcff"]],
-    "bench": [["--sequence-length", "97", "97"], ["--sequence-length", "4294967295", "--sequence-length"], ["surplus", "surplus"]],
+    "bench": [["--sequence-length", "97", "97"], ["--sequence-length", "4294967295", "--sequence-length"],
+              ["--batch-size", "4294967295", "--batch-size"], ["surplus", "surplus"]],
 }
 POSITIONAL = {
     "evaluate": [[value, "config.json"] for value in BAD["checkpoint"] if value not in ("-", LONG) and "\n" not in value] + [["CHECKPOINT"]],

@@ -185,6 +185,14 @@ def test_moments_that_no_run_has_are_refused(tmp_path):
     assert message(error).startswith(str(tmp_path / "last" / "optimizer.safetensors"))
 
 
+def test_more_updates_than_steps_are_refused(tmp_path):
+    save_training(tmp_path / "last", *trained(3), 3, {})
+    assert load_run(tmp_path / "last")["updates"] == 3
+    save_training(tmp_path / "last", *trained(3), 2, {})
+    with pytest.raises(InputError, match="more updates, 3, than steps, 2"):
+        load_run(tmp_path / "last")
+
+
 @pytest.mark.parametrize("read", [MiniMoE.from_pretrained, load_run])
 def test_a_swap_that_a_kill_cut_short_is_undone_by_any_reader(tmp_path, read):
     save_training(tmp_path / "last", *trained(1), 7, {})

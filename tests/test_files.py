@@ -1,6 +1,8 @@
 import json
 import os
 import struct
+import subprocess
+import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -13,7 +15,7 @@ from safetensors.numpy import save
 
 from minimoe import files
 from minimoe.errors import InputError
-from minimoe.files import read_json, read_tensors, recover, write_folder
+from minimoe.files import alone, read_json, read_tensors, recover, write_folder
 
 SHAPES = {"w": (2, 3), "gain": (3,), "scale": (), "none": (0, 3)}
 SOUND = save({name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()})
@@ -313,12 +315,78 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path, arrays, says):
     assert says in refused(read_tensors, path, SHAPES, "float32")
 
 
-def test_bfloat16_is_refused(tmp_path):
+def with_bfloat16(arrays):
+    """A file of these float32 arrays, those of two or more dimensions cut to bfloat16: the upper half of each number."""
+    header, body = {}, b""
+    for name, array in arrays.items():
+        bits = array.view("<u4")
+        data = (bits >> 16).astype("<u2").tobytes() if array.ndim > 1 else bits.tobytes()
+        dtype = "BF16" if array.ndim > 1 else "F32"
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def test_bfloat16_is_read_beside_other_floats(tmp_path):
+    rng = np.random.default_rng(0)
+    w, gain = rng.standard_normal((2, 3)).astype(np.float32), rng.standard_normal(3).astype(np.float32)
+    w[0] = 3e38, -1e-40, 1.0                                              # large, below the smallest normal number, exact
     path = tmp_path / "model.safetensors"
-    sound = save({"w": np.ones(2, np.float16)})
-    header = sound[8:-4].replace(b'"F16"', b'"BF16"')
-    path.write_bytes(struct.pack("<Q", len(header)) + header + sound[-4:])
-    assert "'w' is BF16" in refused(read_tensors, path, {"w": (2,)}, "float32")
+    path.write_bytes(with_bfloat16({"w": w, "gain": gain}))
+    read = read_tensors(path, {"w": (2, 3), "gain": (3,)}, "float32")
+    assert read["gain"].tobytes() == gain.tobytes()
+    assert read["w"].dtype == np.float32 and read["w"].flags.owndata and read["w"].flags.writeable
+    assert (read["w"].view("<u4") == w.view("<u4") >> 16 << 16).all()
+    np.testing.assert_allclose(read["w"][0, 2:], 1)
+    np.testing.assert_allclose(read["w"][1], w[1], rtol=2**-7)
+
+    w[1, 1] = np.nan
+    path.write_bytes(with_bfloat16({"w": w, "gain": gain}))
+    assert "'w' holds NaN or infinity" in refused(read_tensors, path, {"w": (2, 3), "gain": (3,)}, "float32")
+    assert "'w' has shape (2, 3), expected (3, 2)" in refused(read_tensors, path, {"w": (3, 2), "gain": (3,)}, "float32")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+def test_files_may_be_read_by_whom_the_system_lets_read_new_files(tmp_path):
+    for mask, mode in [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)]:
+        previous = os.umask(mask)
+        try:
+            write_folder(tmp_path / "x", version(1))
+        finally:
+            os.umask(previous)
+        assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "x").iterdir()} == dict.fromkeys(version(1), mode)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot lock a folder")
+def test_a_folder_is_held_by_one_process_at_a_time(tmp_path):
+    run = tmp_path / "deep" / "run"
+    with alone(run):
+        with pytest.raises(InputError, match="another process is writing .*run"):
+            with alone(run):                                              # opened twice is as good as by another process
+                pass
+        (run / "file").touch()
+    with alone(run):                                                      # it was let go
+        pass
+    assert (run / "file").exists()
+    with pytest.raises(ZeroDivisionError):
+        with alone(tmp_path / "new"):
+            1 / 0
+    assert not (tmp_path / "new").exists()                                # nothing was written there: nothing is left
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot lock a folder")
+def test_a_folder_is_let_go_when_its_holder_is_killed(tmp_path):
+    code = f"import pathlib, time; from minimoe.files import alone\nwith alone(pathlib.Path({str(tmp_path / 'run')!r})): print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline()
+        with pytest.raises(InputError, match="another process"):
+            with alone(tmp_path / "run"):
+                pass
+        process.kill()
+        process.wait()
+        with alone(tmp_path / "run"):
+            pass
 
 
 def test_nothing_is_read_before_the_whole_header_is_known_to_be_right(tmp_path):

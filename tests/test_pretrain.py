@@ -13,6 +13,7 @@ from minimoe import pretrain
 from minimoe.coding.tasks import FAMILIES
 from minimoe.config import PRESETS
 from minimoe.errors import InputError
+from minimoe.files import alone
 from minimoe.gradcheck import randomize
 from minimoe.model import MiniMoE
 from minimoe.training import objective
@@ -293,6 +294,22 @@ def test_resume_does_not_change_the_run(finished, monkeypatch, capsys, option, v
     line = refused(monkeypatch, capsys, "--resume", "--out", finished, option, value)
     assert option in line and value in line and says in line
     assert bits(finished / "last") | {"metrics": (finished / "metrics.jsonl").read_bytes()} == before
+
+
+def test_resume_of_a_run_whose_steps_are_not_its_updates_is_refused(finished, tmp_path, monkeypatch, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / "last" / "run.json"
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps(run | {"step": run["step"] + 1}))
+    assert str(path) in refused(monkeypatch, capsys, "--resume", "--out", tmp_path / "run", "--steps", 9)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot lock a folder")
+def test_a_run_that_another_process_is_writing_is_left_alone(finished, monkeypatch, capsys):
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    with alone(finished):
+        assert "another process is writing" in refused(monkeypatch, capsys, "--resume", "--out", finished, "--steps", 9)
+    assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
 
 
 def test_resume_may_change_the_learning_rate(tmp_path, monkeypatch):

@@ -33,6 +33,8 @@ def load_run(folder: Path) -> dict[str, Any]:
     for name in "step", "updates":
         if type(run.get(name)) is not int or not 0 <= run[name] < 2**32:
             raise InputError(f"{folder / RUN} says {name}: {run.get(name)!r}, which no run of training does")
+    if run["updates"] > run["step"]:
+        raise InputError(f"{folder / RUN} says more updates, {run['updates']}, than steps, {run['step']}")
     return run
 
 
