@@ -243,7 +243,7 @@ def explained(mutant: Mutant) -> list[str]:
 def main() -> int:
     parser = Parser(description=__doc__)
     parser.add_argument("chapter", help="its number, such as 07")
-    parser.add_argument("--seed", type=non_negative_int, default=0, help="which fault to plant")
+    parser.add_argument("--seed", type=non_negative_int, help="which fault to plant (default: 0)")
     parser.add_argument("--answer", metavar="NAME", help="the fault that you think it is")
     parser.add_argument("--plant", metavar="NAME", help="show what the check says of this fault, and what it is")
     parser.add_argument("--give-up", action="store_true", help="tell which one it is, and why the check says what it says")
@@ -254,17 +254,20 @@ def main() -> int:
     faults(chapter)
     if (args.plant is not None) + (args.answer is not None) + args.give_up > 1:
         raise InputError("--plant, --answer and --give-up are three things to do; choose one")
+    if args.plant is not None and args.seed is not None:
+        raise InputError("--seed and --plant each say which fault to plant; give one")
+    seed = args.seed or 0
     if args.plant is not None:
         mutant = find(chapter, args.plant)
         print("\n".join([*planted_table(mutant), *explained(mutant)]))
     elif args.give_up:
-        print("\n".join(explained(pick(chapter, args.seed))))
+        print("\n".join(explained(pick(chapter, seed))))
     elif args.answer is not None:
-        right, words = answer(chapter, args.seed, args.answer)
+        right, words = answer(chapter, seed, args.answer)
         print(words)
         return 0 if right else 1
     else:
-        print(question(chapter, args.seed))
+        print(question(chapter, seed))
     return 0
 
 

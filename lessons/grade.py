@@ -3,10 +3,12 @@
     python -m lessons.grade 07                      every exercise of chapter 7
     python -m lessons.grade 07 --hint               and a hint for each that does not pass yet
     python -m lessons.grade 07 --hint NAME          only the hint for that exercise
+    python -m lessons.grade 07 --file mine.py       of another file
 
 The answers are in lessons/solutions/chNN.py. Exit code 0 if all exercises pass, 1 if not.
 """
 
+import shlex
 import sys
 import traceback
 from importlib import import_module
@@ -41,12 +43,16 @@ def load(path: Path) -> ModuleType:
     """Run a file of answers. Raises `InputError` if it cannot be read or does not run."""
     path = path.absolute()
     try:
-        code = compile(path.read_bytes(), str(path), "exec")
+        source = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    if b"\0" in source:
+        raise InputError(f"{path} is no text, so it is no Python file")
+    try:
+        code = compile(source, str(path), "exec")
         module = module_from_spec(spec_from_file_location(f"answers_{path.stem}", path))
         sys.modules[module.__name__] = module                             # dataclasses look themselves up there
         exec(code, module.__dict__)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -112,7 +118,8 @@ def main() -> int:
             print(f"{'':{width}}  hint: {exercise.hint}")
     print(f"\n{passed} of {len(listed)} passed")
     if passed < len(listed):
-        print(f"your file: {shown(path)}" + f"; hints: python -m lessons.grade {chapter:02} --hint" * (args.hint is None))
+        again = f"python -m lessons.grade {chapter:02}" + f" --file {shlex.quote(str(shown(path)))}" * bool(args.file)
+        print(f"your file: {shown(path)}" + f"; hints: {again} --hint" * (args.hint is None))
     return 0 if passed == len(listed) else 1
 
 

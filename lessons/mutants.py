@@ -421,10 +421,10 @@ MUTANTS = [
         "the gradients of others; only the input fails.",
     ),
     Mutant(
-        "experts-weight-of-another-choice", "experts", "minimoe.layers.experts",
-        "weights.reshape(-1)[order, None]", "weights.reshape(-1)[:, None]",
-        "The rows stand in the experts' order and the weights do not, so each is multiplied by another one's "
-        "weight. The experts' matrices and the input fail.",
+        "experts-choices-averaged", "experts", "minimoe.layers.experts",
+        "weights.reshape(-1)[order, None]", "weights.reshape(-1)[order, None] / k",
+        "The weighted outputs are added, and backward takes them as averaged over the k choices: with two, every number "
+        "of the experts' matrices is half of what it should be, and so is what comes back to the input through them.",
     ),
     Mutant(
         "experts-weight-forgotten", "experts", "minimoe.layers.experts",

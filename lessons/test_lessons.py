@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from lessons.markdown import LESSONS, ROOT, Page, chapters, near, same_output, s
 from lessons.mutants import MUTANTS, planted
 from lessons.nudge import nudged
 from minimoe import cli
+from minimoe.errors import InputError
 
 CHAPTERS = list(chapters())
 EVERY_CHAPTER = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
@@ -228,20 +231,52 @@ def test_company(path):
 
 
 @EVERY_CHAPTER
-def test_solutions_pass_and_stubs_do_not(path):
+def test_solutions_pass(path):
     number = path.name[:2]
     listed = grade.exercises(int(number))
-    files = {folder: LESSONS / folder / f"ch{number}.py" for folder in ("solutions", "exercises")}
-    solutions, stubs = (grade.load(file) for file in files.values())
-    section = Page(path.read_text(encoding="utf-8")).section("Exercises")
+    file = LESSONS / "solutions" / f"ch{number}.py"
+    solutions, section = grade.load(file), Page(path.read_text(encoding="utf-8")).section("Exercises")
     assert len(listed) >= 2 and len({exercise.name for exercise in listed}) == len(listed)
     for exercise in listed:
         assert f"`{exercise.name}`" in section, f"{exercise.name} is not in the text"
         assert exercise.minutes > 0 and exercise.hint
-        assert grade.grade(exercise, solutions, files["solutions"]) == ("passed", "")
-        solved, stub = (getattr(module, exercise.name) for module in (solutions, stubs))
-        assert inspect.signature(solved) == inspect.signature(stub) and stub.__doc__
-        assert grade.grade(exercise, stubs, files["exercises"])[0] == "not yet done"
+        assert grade.grade(exercise, solutions, file) == ("passed", "")
+
+
+@EVERY_CHAPTER
+def test_stubs_are_not_solved(path):
+    file = LESSONS / "exercises" / f"ch{path.name[:2]}.py"
+    wrong = stubs(int(path.name[:2]), file)
+    if wrong and changed(file):
+        pytest.skip(f"{file.relative_to(ROOT)} has been written in since it was committed: {', '.join(wrong)}")
+    if wrong:
+        name = file.relative_to(ROOT)
+        pytest.fail(f"{name} should hold stubs: {', '.join(wrong)}. If you have solved them there, nothing is wrong", pytrace=False)
+
+
+def stubs(chapter: int, file: Path) -> list[str]:
+    """Return what tells a file of exercises from the stubs that are shipped."""
+    try:
+        module = grade.load(file)
+    except InputError as error:
+        return [str(error)]
+    solutions, wrong = grade.load(LESSONS / "solutions" / f"ch{chapter:02}.py"), []
+    for exercise in grade.exercises(chapter):
+        verdict, stub = grade.grade(exercise, module, file)[0], getattr(module, exercise.name, None)
+        if verdict != "not yet done":
+            wrong.append(f"{exercise.name} is {verdict}")
+        elif inspect.signature(stub) != inspect.signature(getattr(solutions, exercise.name)) or not stub.__doc__:
+            wrong.append(f"{exercise.name} has other arguments than its solution, or no docstring")
+    return wrong
+
+
+def changed(file: Path) -> bool:
+    """Whether git says that a file is not as it was committed. Where there is no git, it does not say so."""
+    try:
+        done = subprocess.run(["git", "status", "--porcelain", "--", file.name], cwd=file.parent, text=True, capture_output=True)
+    except OSError:
+        return False
+    return done.returncode == 0 and bool(done.stdout)
 
 
 def test_all_chapters_are_there_and_the_readme_lists_them():
@@ -380,6 +415,27 @@ def test_company_can_fail(old, new):
     assert set(company(path, GOOD.replace(old, new, 1))) - set(company(path, GOOD))
 
 
+def test_a_solved_stub_is_told(tmp_path):
+    assert stubs(7, LESSONS / "solutions/ch07.py") == [f"{exercise.name} is passed" for exercise in grade.exercises(7)]
+    names, path = [exercise.name for exercise in grade.exercises(7)], tmp_path / "ch07.py"
+    path.write_text(f"def {names[0]}(*more):\n    raise NotImplementedError\ndef {names[1]}(*arguments):\n    return 1\n")
+    assert [one.split()[:3] for one in stubs(7, path)] == [[names[0], "has", "other"], [names[1], "is", "wrong"], [names[2], "is", "missing"]]
+    path.write_text("if x\n")
+    assert len(stubs(7, path)) == 1 and "does not run" in stubs(7, path)[0]
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="without git")
+def test_what_is_not_as_it_was_committed(tmp_path):
+    path = tmp_path / "ch07.py"
+    path.write_text("x = 1\n")
+    assert not changed(path)                                              # no repository
+    for arguments in ["init", "-q"], ["add", "."], ["-c", "user.name=x", "-c", "user.email=x", "-c", "commit.gpgsign=no", "commit", "-qm", "x"]:
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
+    assert not changed(path)
+    path.write_text("x = 2\n")
+    assert changed(path)
+
+
 def test_a_missing_file_is_told():
     assert len([wrong for wrong in company(LESSONS / "99-none.md", GOOD) if wrong.startswith("there is no")]) == 3
 
@@ -472,14 +528,20 @@ def command(monkeypatch, capsys):
 def test_grade_solutions_and_stubs(tmp_path, command):
     code, out, err = command(grade, "1", "--solutions")
     assert code == 0 and re.search(r"^(\d) of \1 passed$", out, re.M) and not err
-    code, out, err = command(grade, "01", "--file", LESSONS / "exercises/ch01.py", "--hint")
+    name, path = grade.exercises(1)[0].name, tmp_path / "my own.py"
+    path.write_text(f"def {name}(*arguments):\n    raise NotImplementedError\n")
+    code, out, err = command(grade, "01", "--file", path, "--hint")
     assert code == 1 and "not yet done" in out and "hint: " in out and "\n0 of" in out and not err
-    name = grade.exercises(1)[0].name
+    again = shlex.split(command(grade, "01", "--file", path)[1].partition("hints: ")[2])
+    assert again == ["python", "-m", "lessons.grade", "01", "--file", str(path), "--hint"]
     assert command(grade, "01", "--hint", name) == (0, grade.exercises(1)[0].hint + "\n", "")
     broken = tmp_path / "broken.py"
     broken.write_text("x = 1\nif x\n")
     code, out, err = command(grade, "01", "--file", broken)
     assert code == 2 and "does not run: SyntaxError in line 2" in err and err.count("\n") == 1
+    broken.write_bytes(b"\x7fELF\0\0")
+    code, out, err = command(grade, "01", "--file", broken)
+    assert code == 2 and not out and err.endswith("broken.py is no text, so it is no Python file\n") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -488,7 +550,7 @@ def test_grade_solutions_and_stubs(tmp_path, command):
         (grade, []), (grade, ["99"]), (grade, ["x"]), (grade, ["01", "--hint", "nothing"]), (grade, ["01", "--file", "nowhere.py"]),
         (grade, ["01", "--file", "lessons/exercises/ch01.py", "--solutions"]), (break_it, []), (break_it, ["15"]), (break_it, ["x"]),
         (break_it, ["01", "--answer", "x"]), (break_it, ["01", "--plant", "x"]), (break_it, ["01", "--seed", "-1"]),
-        (break_it, ["01", "--give-up", "--answer", "linear-dx-sign"]),
+        (break_it, ["01", "--give-up", "--answer", "linear-dx-sign"]), (break_it, ["01", "--plant", "linear-dx-sign", "--seed", "1"]),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(command, module, arguments):

@@ -92,7 +92,10 @@ def check_check_decoding(check_decoding) -> None:
 
 EXERCISES = [
     Exercise("state_size", 10, check_state_size, "Which arrays are in LinearState and in SparseState, and which of them grows?"),
-    Exercise("forgetful_step", 20, check_forgetful_step, "Write M_t for the sum, and find what M_{t-1} must be multiplied by."),
+    Exercise(
+        "forgetful_step", 20, check_forgetful_step,
+        "As in the chapter, write S_t for a sum over s, here of gamma^(t - s) k_s v_s^T, and find what S_{t-1} must be multiplied by.",
+    ),
     Exercise(
         "check_decoding", 25, check_check_decoding,
         "A prompt of several ids, then single ones, longer than top_k; then rows exchanged, rows of three lengths joined, and one state used twice.",

@@ -50,7 +50,7 @@ def signatures() -> None:
     order = sorted(range(len(faults)), key=lambda i: ([np.isnan(error) for error in errors[i]], faults[i].name))
     fig, axes = figure(height=6.0)
     shown = axes.imshow(np.log10([errors[i] for i in order]), cmap="viridis_r", vmin=-3, vmax=0, aspect="auto")
-    axes.set_xticks(range(len(tensors)), [tensor.replace(".weight", "").replace(".", "\n") for tensor in tensors])
+    axes.set_xticks(range(len(tensors)), [tensor.replace(".weight", "").replace(".", "\n") for tensor in tensors], fontsize=9)
     axes.set_yticks(range(len(faults)), [faults[i].name for i in order], fontsize=9)
     axes.set_xticks(np.arange(len(tensors)) - 0.5, minor=True)
     axes.set_yticks(np.arange(len(faults)) - 0.5, minor=True)

@@ -1,6 +1,7 @@
 """The figures of chapter 12: python -m lessons.figures.ch12"""
 
 import json
+from itertools import cycle
 from pathlib import Path
 
 from lessons.figures.style import COLORS, figure, save
@@ -36,19 +37,19 @@ def step() -> None:
     parts["rest"] = seconds["gradients"] - sum(parts.values())
     parts["clip, AdamW"] = seconds["clip"] + seconds["adamw"]
     fig, axes = figure(height=2.9)
-    start = 0.0
+    start, sides = 0.0, cycle(["right", "center", "left"])                # where the names of short parts go, away from each other
     for (name, length), color in zip(parts.items(), COLORS):
         axes.barh(1, length, left=start, color=color, height=0.62, edgecolor="white")
         if length > 0.3:
             axes.text(start + length / 2, 1, name, ha="center", va="center", color="white", fontsize=9.5)
         else:
-            axes.annotate(name, (start + length / 2, 1.31), (start + length / 2, 1.55), ha="center", fontsize=9.5,
+            axes.annotate(name, (start + length / 2, 1.31), (start + length / 2, 1.55), ha=next(sides), fontsize=9.5,
                           arrowprops={"arrowstyle": "-", "color": COLORS[6], "lw": 0.8})
         start += length
     axes.barh(2.4, seconds["products"], color=COLORS[6], height=0.62)
     axes.barh(-0.1, seconds["torch step"], color="#999999", height=0.62)
     axes.set(yticks=[2.4, 1, -0.1], yticklabels=["its products alone", "a step", "the same step\nin PyTorch"],
-             xlabel="seconds", xlim=(0, 1.05 * seconds["step"]))
+             xlabel="seconds", xlim=(0, 1.15 * seconds["step"]))
     axes.grid(axis="y", visible=False)
     save(fig, "12-step")
 

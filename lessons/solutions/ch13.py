@@ -16,12 +16,12 @@ def state_size(config: ModelConfig, T: int) -> int:
 
 
 def forgetful_step(q: np.ndarray, k: np.ndarray, v: np.ndarray, gamma: float, state: Any) -> tuple[np.ndarray, Any]:
-    """M_t = gamma * M_{t-1} + k_t v_t^T: at every step all that is old fades once more, and the new term, at distance 0, does not.
+    """S_t = gamma * S_{t-1} + k_t v_t^T: at every step all that is old fades once more, and the new term, at distance 0, does not.
 
     A new array: `state *= gamma` would be shorter, and would spoil the state that the caller still has.
     """
-    M = np.outer(k, v) if state is None else gamma * state + np.outer(k, v)
-    return q @ M, M
+    S = np.outer(k, v) if state is None else gamma * state + np.outer(k, v)
+    return q @ S, S
 
 
 def check_decoding(model: MiniMoE) -> None:
