@@ -3,11 +3,13 @@
     python -m minimoe.pretrain                      the full model, 400 steps
     python -m minimoe.pretrain --preset nano        a small one, in seconds
     python -m minimoe.pretrain --resume             go on after Ctrl-C, or after a crash
+    mpirun -n 2 python -m minimoe.pretrain          on two processes, or machines, that share every batch; needs mpi4py
 
 Writes into --out: metrics.jsonl, a line for every step; last/, from which --resume goes on; and a folder for each step of
 --save-at, such as step-0085/, which minimoe.generate and minimoe.rloo can read.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from minimoe.model import MiniMoE
 from minimoe.training.checkpoint import RUN, begin_settings, is_like, load_moments, load_run, resume_settings, save_training
 from minimoe.training.objective import pretraining_gradients
 from minimoe.training.optim import AdamW, clip
-from minimoe.training.parallel import Workers
+from minimoe.training.parallel import MICROBATCHES, RANK, RANKS, Workers, wait_for_all
 from minimoe.training.progress import Progress
 
 CLIP = 1.0              # longest gradient taken as it is
@@ -72,17 +74,16 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
     done = optimizer.t
 
     def save(step: int) -> None:
-        save_training(out / "last", model, optimizer, step, {"settings": settings})
+        if RANK == 0:
+            save_training(out / "last", model, optimizer, step, {"settings": settings})
 
     if not resume:
         save(0)
     counts = model.parameter_counts()
     dev = fixed_tasks("dev", DEV_TASKS)
-    for name in ["last", *(f"step-{step:04d}" for step in settings["save_at"])]:
-        refuse_strangers(out / name)                                      # now, not after hours of work
     with (
         Workers(threads, model.zero_grads) as workers,
-        Progress(out / "metrics.jsonl", steps, start=done, shown=("loss", "gradient_norm")) as progress,
+        Progress(out / "metrics.jsonl", steps, start=done, shown=("loss", "gradient_norm"), quiet=RANK > 0) as progress,
         until_interrupt() as stop,
     ):
         progress.message(
@@ -103,11 +104,11 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
                     attempts = greedy(model, dev)
                     metrics["dev"] = solved_by_family(attempts)
                     progress.message(f"step {step}: {tell(attempts)}")
-                if saves:
+                if saves and RANK == 0:
                     model.save_pretrained(out / f"step-{step:04d}")
             progress.update(step, step * settings["batch_size"] * length, **metrics)
             with progress.paused():
-                stops = stop.requested and step < steps                   # asked once: what is promised is saved
+                stops = workers.any(stop.requested) and step < steps      # asked once: what is promised is saved
                 if step % SAVE_EVERY == 0 or step == steps or stops:
                     save(step)
             if stops:
@@ -159,8 +160,12 @@ def settings_of(args: Any) -> dict[str, Any]:
     if settings["sequence_length"] > context:
         raise InputError(f"--sequence-length {settings['sequence_length']} exceeds the model's context, {context}")
     tokens = settings["batch_size"] * settings["sequence_length"]
+    if RANKS > min(MICROBATCHES, settings["batch_size"]):
+        raise InputError(f"mpirun -n {RANKS}: a batch has {min(MICROBATCHES, settings['batch_size'])} parts to share; start no more")
     if tokens > MAX_TOKENS:
         raise InputError(f"--batch-size {settings['batch_size']}: {tokens:,} tokens a step are more than {MAX_TOKENS:,}")
+    for name in ["last", *(f"step-{step:04d}" for step in settings["save_at"])]:
+        refuse_strangers(args.out / name)                                 # now, not after hours of work
     return settings
 
 
@@ -187,9 +192,11 @@ def main() -> int:
     args = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)                       # `clip` tells of numbers gone wrong, in one line
     settings = settings_of(args)
-    with alone(args.out):
+    wait_for_all()                                                        # the others look at --out too: nothing is written yet
+    with alone(args.out) if RANK == 0 else nullcontext():
         finished = train(settings, args.out, args.threads, args.resume)
-    print(table(args.out / "metrics.jsonl"))
+    if RANK == 0:
+        print(table(args.out / "metrics.jsonl"))
     return 0 if finished else 130
 
 

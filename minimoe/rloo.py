@@ -50,7 +50,7 @@ from minimoe.training.checkpoint import RUN, begin_settings, is_like, load_momen
 from minimoe.training.losses import leave_one_out, log_softmax
 from minimoe.training.objective import sampled_gradients
 from minimoe.training.optim import AdamW, clip
-from minimoe.training.parallel import Workers
+from minimoe.training.parallel import RANKS, Workers
 from minimoe.training.progress import Progress, truncate
 
 CLIP = 1.0              # longest gradient taken as it is, of the policy and of the replay each
@@ -194,8 +194,6 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
         state = {"base_sha256": digest(settings["base"]), "tokens": 0, "dev": {"0": solved_by_family(greedy(model, dev))}}
     state["settings"] = settings
     done = state.get("step", 0)
-    for name in ["last", *(f"step-{step:04d}" for step in settings["save_at"])]:
-        refuse_strangers(out / name)                                      # now, not after hours of work
 
     def save(step: int) -> None:
         save_training(out / "last", model, optimizer, step, state)
@@ -325,6 +323,10 @@ def settings_of(args: Any) -> dict[str, Any]:
         raise InputError("--policy 0 and --replay 0 leave nothing to learn from; give one of them")
     if not Path(settings["base"]).exists():
         raise InputError(f"{settings['base']} does not exist; run python -m minimoe.pretrain first, or give another --base")
+    if RANKS > 1:
+        raise InputError("minimoe.rloo trains in one process; start it without mpirun")
+    for name in ["last", *(f"step-{step:04d}" for step in settings["save_at"])]:
+        refuse_strangers(args.out / name)                                 # now, not after hours of work
     return settings
 
 

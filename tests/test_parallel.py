@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -123,3 +126,13 @@ def test_an_exception_in_a_microbatch_comes_out(threads):
 
     with pytest.raises(FloatingPointError, match="microbatch 2"), Workers(threads, lambda: {p: np.zeros(1)}) as workers:
         workers.gradients(compute, [0, 1, 2, 3])
+
+
+def test_mpirun_without_mpi4py_is_refused_in_one_line(tmp_path):
+    """As one of two processes, where the import fails."""
+    code = "import sys; sys.modules['mpi4py'] = None; from minimoe import cli, pretrain; "
+    code += f"sys.argv = ['pretrain', '--preset', 'micro', '--out', {str(tmp_path / 'run')!r}]; cli.run(pretrain.main)"
+    environment = os.environ | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert outcome.returncode == 2 and outcome.stderr.count("\n") == 1 and "pip install 'minimoe[mpi]'" in outcome.stderr
+    assert list(tmp_path.iterdir()) == []

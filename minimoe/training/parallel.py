@@ -1,16 +1,22 @@
-"""Microbatches on threads.
+"""Microbatches on threads, and on processes.
 
 NumPy lets go of Python's lock inside its loops and matrix products, so two threads, each with a microbatch of its own and
 a BLAS held to one thread, keep two cores busier than one thread whose BLAS splits every small product.
 
 A batch is always split into the same microbatches, and their gradients are summed in the same order: the result is the
 same bits for any number of threads.
+
+Started by mpirun, every process has the whole model, computes the gradients of some of the microbatches, and takes the
+same step with the sum of all of them. The sum is in another order than in one process: equal to rounding, and for the same
+number of processes the same bits again.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from minimoe.errors import InputError
 from minimoe.layers.layer import Grads, Parameter
 
 MICROBATCHES = 4
@@ -18,10 +24,22 @@ MICROBATCHES = 4
 T = TypeVar("T")
 
 
+def of_mpirun(name: str, otherwise: int) -> int:
+    """Return a number that mpirun gives its processes: Open MPI under one name, MPICH under another."""
+    return int(os.environ.get(f"OMPI_COMM_WORLD_{name}", os.environ.get(f"PMI_{name}", otherwise)))
+
+
+RANK, RANKS = of_mpirun("RANK", 0), of_mpirun("SIZE", 1)    # which process this is, and of how many; rank 0 tells and writes
+
+
 class Workers:
-    """Threads that compute the gradients of a batch, a microbatch each. Use as a context manager."""
+    """Threads that compute the gradients of a batch, a microbatch each. Use as a context manager.
+
+    Under mpirun, all its processes make one, and call it alike. Raises `InputError` there if mpi4py is missing.
+    """
 
     def __init__(self, threads: int, zero_grads: Callable[[], Grads]):
+        self.ranks = communicator() if RANKS > 1 else None
         self.pool = ThreadPoolExecutor(threads)
         self.map = self.pool.map
         self.grads = [zero_grads() for _ in range(MICROBATCHES)]          # kept, and zeroed for every batch
@@ -29,13 +47,16 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, kind: type | None, *exception: Any) -> None:
         self.pool.shutdown()
+        if self.ranks and kind:
+            from mpi4py.run import set_abort_status
+            set_abort_status(2)                                           # end the others too: they would wait for ever
 
     def gradients(self, compute: Callable[[Any, Grads], T], microbatches: Sequence[Any]) -> tuple[Grads, list[T]]:
         """Return the sum over microbatches of the gradients that `compute(microbatch, grads)` adds, and what it returned.
 
-        The sum is valid until the next call. At most MICROBATCHES of them.
+        The sum is valid until the next call. At most MICROBATCHES of them, and no fewer than processes.
         """
 
         def one(microbatch: Any, grads: Grads) -> T:
@@ -43,15 +64,41 @@ class Workers:
                 g.fill(0)
             return compute(microbatch, grads)
 
-        results = list(self.map(one, microbatches, self.grads))
-        total, *others = self.grads[: len(microbatches)]
+        n = len(microbatches)
+        mine = microbatches[RANK * n // RANKS : (RANK + 1) * n // RANKS]
+        results = list(self.map(one, mine, self.grads))
+        total, *others = self.grads[: len(mine)]
 
         def add(parameter: Parameter) -> None:
             for grads in others:
                 total[parameter] += grads[parameter]
 
         list(self.map(add, total))
+        if self.ranks:
+            from mpi4py.MPI import IN_PLACE
+            for g in total.values():
+                self.ranks.Allreduce(IN_PLACE, g)
+            results = sum(self.ranks.allgather(results), [])              # in the order of the microbatches
         return total, results
+
+    def any(self, here: bool) -> bool:
+        """Say whether it is so in any of the processes."""
+        return any(self.ranks.allgather(here)) if self.ranks else here
+
+
+def communicator() -> Any:
+    """Return what joins the processes of mpirun."""
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        raise InputError("mpirun started this, but mpi4py is not installed; run: pip install 'minimoe[mpi]'") from None
+    return MPI.COMM_WORLD
+
+
+def wait_for_all() -> None:
+    """Return when every process of mpirun is here."""
+    if RANKS > 1:
+        communicator().Barrier()
 
 
 def microbatches(*arrays: Any) -> list[tuple[Any, ...]]:

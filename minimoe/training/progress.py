@@ -25,6 +25,7 @@ class Progress:
 
     path: the JSON Lines file, kept up to step `start` and appended to; a run from 0 begins it anew. None: no file.
     shown: the metrics to show, which are written all the same; None: all of them.
+    quiet: nothing is shown or written.
     """
 
     def __init__(
@@ -35,7 +36,10 @@ class Progress:
         unit: str = "step",
         shown: Collection[str] | None = None,
         stream: TextIO | None = None,
+        quiet: bool = False,
     ) -> None:
+        if quiet:
+            path, stream = None, open(os.devnull, "w")
         self.total, self.unit, self.shown = total, unit, shown
         self.stream = stream or sys.stderr
         self.terminal = self.stream.isatty()

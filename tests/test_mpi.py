@@ -1,0 +1,123 @@
+"""Pretraining on processes of mpirun, real ones, on this machine."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from minimoe.training import parallel
+from tests.commands import bits, lines, records, steps_done
+
+pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install -e '.[mpi]'")
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+if not MPIRUN or "Open MPI" not in subprocess.run([MPIRUN, "--version"], capture_output=True, text=True).stdout:
+    pytest.skip("there is no mpirun of Open MPI", allow_module_level=True)
+
+PRETRAIN = "-m", "minimoe.pretrain", "--preset", "micro", "--steps", "20", "--threads", "1", "--out"
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}    # the machine of a test may know no other user
+
+
+def start(ranks, *arguments):
+    """Python with these arguments, on so many processes."""
+    command = [MPIRUN, "--oversubscribe", "-n", str(ranks), sys.executable, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | AS_ROOT,
+                            cwd=Path(__file__).parents[1], start_new_session=True)
+
+
+def finish(ranks, *arguments):
+    """Its exit code, and what it printed and told."""
+    process = start(ranks, *arguments)
+    try:
+        printed, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, printed, told
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process makes of the run."""
+    out = tmp_path_factory.mktemp("one") / "run"
+    subprocess.run([sys.executable, *PRETRAIN, out], check=True, capture_output=True, cwd=Path(__file__).parents[1])
+    return out
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_processes_agree_with_one_and_repeat_to_the_bit(ranks, alone, tmp_path):
+    for name in "first", "again":
+        code, printed, told = finish(ranks, *PRETRAIN, tmp_path / name)
+        assert code == 0, told
+        assert printed.count("loss  solved") == 1                         # one of them tells
+    assert bits(tmp_path / "first" / "last") == bits(tmp_path / "again" / "last")
+    assert records(tmp_path / "first") == records(tmp_path / "again")
+
+    expected, found = (load_file(out / "last" / "model.safetensors") for out in (alone, tmp_path / "first"))
+    blocks = max(int(name.split(".")[1]) for name in expected if name.startswith("blocks."))
+    noise = {"blocks.0.read", f"blocks.{blocks}.write"}                   # their gradient is zero: what moves them is rounding
+    assert max(np.abs(found[name] - w).max() for name, w in expected.items() if name not in noise) < 1e-6
+    for mine, one in zip(lines(tmp_path / "first" / "metrics.jsonl"), lines(alone / "metrics.jsonl"), strict=True):
+        assert mine["expert_load"] == one["expert_load"]
+        for name in "loss", "balance_loss", "gradient_norm":
+            assert abs(mine[name] / one[name] - 1) < 1e-6
+
+
+def test_a_dead_process_ends_the_run_which_can_be_gone_on_with(tmp_path):
+    out = tmp_path / "run"
+    long = [*PRETRAIN, out, "--steps", "100000"]
+    process = start(2, *long)
+    while not (out / "metrics.jsonl").exists() or len(lines(out / "metrics.jsonl")) < 30:
+        assert process.poll() is None
+        time.sleep(0.1)
+    ranks = subprocess.run(["pgrep", "-f", f"^{sys.executable} .*{out}"], capture_output=True, text=True).stdout.split()
+    os.kill(int(ranks[-1]), signal.SIGKILL)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode != 0 and "signal 9" in told
+    done = steps_done(out)
+    assert done >= 20
+
+    code, _, told = finish(2, *PRETRAIN[:-1], "--resume", "--out", out, "--steps", done + 5)
+    assert code == 0, told
+    assert [line["step"] for line in lines(out / "metrics.jsonl")] == list(range(1, done + 6))
+
+
+def test_an_error_in_one_process_ends_all(tmp_path):
+    """The other would wait for it for ever."""
+    code = f"""
+from minimoe import cli, pretrain
+from minimoe.training import parallel
+
+def fail(self, here):
+    if parallel.RANK == 1:
+        raise MemoryError
+    return parallel.communicator().allreduce(here)
+
+parallel.Workers.any = fail
+import sys
+sys.argv = ["pretrain", {', '.join(map(repr, PRETRAIN[2:]))}, {str(tmp_path / 'run')!r}]
+cli.run(pretrain.main)
+"""
+    status, _, told = finish(2, "-c", code)
+    assert status == 2 and "out of memory" in told
+
+
+def test_more_processes_than_parts_are_refused(tmp_path):
+    for options, parts in [([], 4), (["--batch-size", "2"], 2)]:
+        code, printed, told = finish(parts + 1, *PRETRAIN, tmp_path / "run", *options)
+        assert code == 2 and printed == "" and f"mpirun -n {parts + 1}: a batch has {parts} parts" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rloo_is_of_one_process(tmp_path):
+    code, _, told = finish(2, "-m", "minimoe.rloo", "--base", tmp_path, "--out", tmp_path / "run")
+    assert code == 2 and "start it without mpirun" in told
+
+
+def test_without_mpirun_there_is_one():
+    assert (parallel.RANK, parallel.RANKS) == (0, 1)
