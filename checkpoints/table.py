@@ -28,7 +28,8 @@ def row(label: str, passed: np.ndarray) -> str:
     families = dict(zip(FAMILIES, passed.sum(axis=2).mean(axis=0)))
     totals = passed.sum(axis=(1, 2))
     low, high = (passed[0].size * bound for bound in bootstrap(passed.mean(axis=0).reshape(-1)))
-    cells = [f"{totals.mean():.1f}", "-".join(sorted({f"{totals.min()}", f"{totals.max()}"}, key=int)), f"{low:.0f} to {high:.0f}"]
+    extremes = sorted({totals.min(), totals.max()})
+    cells = [f"{totals.mean():.1f}", "-".join(map(str, extremes)), f"{low:.0f} to {high:.0f}"]
     cells += [f"{sum(families[name] for name in names):.1f}" for names in (TRAINED, UNTRAINED)]
     cells += [f"{families[name]:.1f}" for name in FAMILIES]
     return "| " + " | ".join([label, *cells]) + " |"

@@ -59,7 +59,7 @@ Figures = dict[str, Any]
 def in_turn(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Return the median seconds of each, called one after the other; the first round pays for memory, and is not counted."""
     times = defaultdict(list)
-    for repeat in range(repeats + 1):
+    for _ in range(repeats + 1):
         for name, function in functions.items():
             begin = time.perf_counter()
             function()
@@ -137,7 +137,8 @@ def training(config: ModelConfig, rows: int, length: int, threads: int, repeats:
 @contextmanager
 def stopwatch() -> Iterator[dict[str, float]]:
     """Within it, time every forward and backward of the KINDS: seconds by name, of all threads together."""
-    seconds, lock, whole = defaultdict(float), threading.Lock(), {}
+    seconds: dict[str, float] = defaultdict(float)
+    lock, whole = threading.Lock(), {}
 
     def timed(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any) -> Any:
@@ -166,7 +167,7 @@ def stopwatch() -> Iterator[dict[str, float]]:
 def decoding(config: ModelConfig, threads: int, repeats: int, twin: Any) -> dict[str, Figures]:
     """Time the writing of a token a row, by batch size, against reading the weights that one token or many meet."""
     model = MiniMoE(config, np.random.default_rng(0))
-    other = twin.MiniMoE(config) if twin else None
+    other: Any = twin.MiniMoE(config) if twin else None
     weights = [p.data.reshape(-1) for _, p in model.named_parameters()]
     pieces = [piece for w in weights for piece in np.array_split(w, -(-w.size // 2**19))]
     counts = model.parameter_counts()
@@ -218,13 +219,13 @@ def child(*arguments: str) -> int:
     """Run Python with these arguments, quietly; return the most memory it had, in bytes; 0 where the system does not say."""
     peak = 0
     with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        errors = process.stderr.read()
+        errors = process.stderr.read() if process.stderr else ""
         if hasattr(os, "wait4"):
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     if process.returncode:
-        raise InputError(f"python {' '.join(arguments)} failed: {errors.strip().splitlines()[-1:]}")
+        raise InputError("a run to be measured failed: " + (errors.strip().splitlines() or ["it said nothing"])[-1])
     return peak
 
 
@@ -256,7 +257,8 @@ def group(checkpoint: Path, threads: int) -> Figures:
 
 def length_sweep(config: ModelConfig, rows: int, repeats: int) -> dict[int, Figures]:
     """Time forward and backward of a layer of each attention on a microbatch, and a token decoded by the linear one, by T."""
-    rng, result = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    result: dict[int, Figures] = {}
     sizes = config.width, config.heads, config.head_width
     linear = LinearAttention(*sizes, config.chunk_size, rng, np.float32)
     sparse = SparseAttention(*sizes, config.sparse_top_k, rng, np.float32)
@@ -305,7 +307,8 @@ def training_table(figures: Figures, memory: Figures) -> str:
     for name in [*order, *layers, *(["torch step"] if "torch step" in seconds else [])]:
         indent = "    " * (name in layers) + "  " * (name in order[2:])
         lines.append(f"{indent + name:32}{seconds[name]:9.3f}{seconds[name] / seconds['products']:13.2f}")
-    lines.append(f"{figures['tokens/s']:,.0f} tokens/s; the products alone run at {figures['GFLOP/s of the products']:.0f} GFLOP/s")
+    rate = figures["GFLOP/s of the products"]
+    lines.append(f"{figures['tokens/s']:,.0f} tokens/s; the products alone run at {rate:.0f} GFLOP/s")
     lines.append("; ".join(f"{name}: at most {value:.2f} GB of memory" for name, value in memory.items()))
     if "step / torch" in figures:
         lines.append(f"a step takes {figures['step / torch']:.2f} of PyTorch's time")

@@ -13,8 +13,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from minimoe.errors import InputError
 
@@ -63,15 +64,15 @@ class Parser(argparse.ArgumentParser):
     A default written as on the command line ("80,100") is parsed like one, and the help shows it as it is typed.
     """
 
-    def __init__(self, **settings) -> None:
-        defaults = {"prog": program(), "allow_abbrev": False, "formatter_class": HelpFormatter}
+    def __init__(self, **settings: Any) -> None:
+        defaults: dict[str, Any] = {"prog": program(), "allow_abbrev": False, "formatter_class": HelpFormatter}
         super().__init__(**defaults | settings)
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: None = None) -> argparse.Namespace:
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         for argument in sys.argv[1:] if args is None else args:
             if argument.startswith("--") and argument.endswith("=--"):  # argparse would ask no type and give an empty list
                 self.error(f"argument {argument.removesuffix('=--')}: expected a value, not '--'")
-        return super().parse_args(args, namespace)
+        return super().parse_args(args)
 
     def error(self, message: str) -> NoReturn:
         fail(f"{message} (--help lists the arguments)")
@@ -126,7 +127,7 @@ def first_there(folders: Sequence[str]) -> str:
     return next((folder for folder in folders if os.path.exists(folder)), folders[0])
 
 
-def _number(text: str, kind: type, least: float, most: float, expected: str):
+def _number(text: str, kind: Any, least: float, most: float, expected: str):
     try:
         value = kind(text)
     except ValueError:
@@ -148,7 +149,8 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     for name in "stdout", "stderr":
         if not getattr(sys, name):
             setattr(sys, name, open(os.devnull, "w"))  # closed by the shell
-    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal or pipe that knows few characters is no reason to fail
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal or pipe that knows few characters is no reason to fail
     try:
         status = main()
         sys.stdout.flush()  # here, so that a closed pipe is met inside the try
@@ -162,7 +164,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     except OSError as error:
         if error.filename is None and error.errno not in DISK_ERRORS:
             raise
-        fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
     except MemoryError:
         fail("out of memory; ask for less at once")
     sys.exit(status)

@@ -10,7 +10,6 @@ trains unless told otherwise.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +99,9 @@ def compare(before: Scores, after: Scores) -> tuple[str, dict[str, float]]:
     figures = {"difference": float(difference.sum()), "low": low, "high": high}
     text = f"difference {difference.sum():+.4g} tasks, 95% interval over tasks {low:+.1f} to {high:+.1f}"
     if len(before.paths) == len(after.paths) == 1:
-        figures |= {"gains": int((difference > 0).sum()), "losses": int((difference < 0).sum())}
-        figures["mcnemar_p"] = mcnemar(figures["gains"], figures["losses"])
-        text += f"; {figures['gains']} gained, {figures['losses']} lost, exact McNemar p = {figures['mcnemar_p']:.2g}"
+        gains, losses = int((difference > 0).sum()), int((difference < 0).sum())
+        figures |= {"gains": gains, "losses": losses, "mcnemar_p": mcnemar(gains, losses)}
+        text += f"; {gains} gained, {losses} lost, exact McNemar p = {figures['mcnemar_p']:.2g}"
     return text, figures
 
 

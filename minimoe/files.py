@@ -19,7 +19,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, deserialize, safe_open
@@ -133,8 +132,7 @@ def read_json(path: str | Path) -> dict:
         if os.path.getsize(path) > LONGEST_JSON:
             raise ValueError(f"more than {LONGEST_JSON:,} bytes")
         text = Path(path).read_text(encoding="utf-8")
-        strict = dict(object_pairs_hook=_object, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
-        content = json.loads(text, **strict)
+        content = json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
     except OSError as error:
         raise _unreadable(path, error) from error
     except (ValueError, RecursionError) as error:

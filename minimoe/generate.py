@@ -8,6 +8,7 @@ In a prompt, \n stands for a new line. The model is the one that minimoe.rloo tr
 import os
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 from minimoe.cli import Parser, first_there, non_negative_float, non_negative_int, positive_int, run, settle
 
@@ -26,7 +27,7 @@ DEFAULTS = "checkpoints/rloo/last", "checkpoints/released/rloo"
 
 def generate(
     model: MiniMoE,
-    prompts: Sequence[int] | Sequence[Sequence[int]],
+    prompts: Sequence[Any],
     max_new_tokens: int = 32,
     temperature: float = 0.0,
     seed: int | Sequence[int] = 0,
@@ -37,8 +38,7 @@ def generate(
     softmax(logits / temperature); temperature 0 takes the largest. Prompts may differ in length. Raises `InputError` for
     a prompt that is empty, longer than the context or has an id that the model has not, and for a negative temperature.
     """
-    if len(prompts) and np.ndim(prompts[0]) == 0:
-        prompts = [prompts]
+    prompts = [prompts] if len(prompts) and np.ndim(prompts[0]) == 0 else prompts
     context, V = model.config.context, model.config.vocabulary
     for prompt in prompts:
         if not 1 <= len(prompt) <= context:
@@ -48,7 +48,7 @@ def generate(
     if not temperature >= 0:
         raise InputError(f"temperature is {temperature}; it must be 0 or more")
     rng = np.random.default_rng(seed)
-    completions = [[] for _ in prompts]
+    completions: list[list[int]] = [[] for _ in prompts]
     room = [min(max_new_tokens, context - len(prompt)) for prompt in prompts]
     running = [i for i, left in enumerate(room) if left > 0]              # the prompts still being continued
     if running:
@@ -97,7 +97,7 @@ def sample(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> 
 
 def main() -> None:
     parser = Parser(description=__doc__)
-    parser.add_argument("--checkpoint", metavar="FOLDER", help=f"the model; by default the first there is of {' and '.join(DEFAULTS)}")
+    parser.add_argument("--checkpoint", metavar="FOLDER", help=f"the model (default: the first of {' and '.join(DEFAULTS)})")
     parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="the text to continue")
     parser.add_argument("--max-new-tokens", type=positive_int, default=32, help="most tokens to add to a prompt")
     parser.add_argument("--temperature", type=non_negative_float, default=0.0, help="0 takes the likeliest token each time")
@@ -109,7 +109,7 @@ def main() -> None:
     ids = [[BOS] + encode(prompt) for prompt in prompts]
     checkpoint = args.checkpoint or first_there(DEFAULTS)
     if not (args.checkpoint or os.path.exists(checkpoint)):
-        raise InputError(f"there is no {' and no '.join(DEFAULTS)} here; run it in a clone of the repository, or give --checkpoint")
+        raise InputError(f"there is no {' and no '.join(DEFAULTS)} here; go into a clone of the repository, or give --checkpoint")
     model = MiniMoE.from_pretrained(checkpoint)
     completions = generate(model, ids, args.max_new_tokens, args.temperature, args.seed)
     for prompt, completion in zip(prompts, completions):

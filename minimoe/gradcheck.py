@@ -95,7 +95,8 @@ def check(
 
     Every parameter and every float64 input is probed at `coordinates` random places and along one random direction.
     Tensors named in `zero` must have no gradient; every other must have one that can be seen. Neither the layer nor the
-    inputs are changed. Raises `InputError` for float32, for a backward that returns other gradients than inputs, and for one that changes them.
+    inputs are changed. Raises `InputError` for float32, for a backward that returns other gradients than inputs, and for one
+    that changes its inputs.
     """
     rng = np.random.default_rng([seed, STREAM])
     inputs = tuple(np.array(x) for x in inputs)                           # our own: they will be perturbed
@@ -126,7 +127,8 @@ def check(
 
     def difference(x: np.ndarray, direction: np.ndarray) -> float | None:
         """Return the numeric derivative of the objective along `direction`, None if a choice changes on the way."""
-        here, ends = x.copy(), []
+        here = x.copy()
+        ends: list[np.ndarray] = []
         try:
             for sign in (1, -1):
                 x[...] = here + sign * STEP * direction
@@ -143,7 +145,7 @@ def check(
         probes = []                                                       # (where, analytic, numeric)
         for where in [*rng.permutation(x.size)[:coordinates].tolist(), "direction"]:
             for _ in range(REDRAWS):
-                direction = np.zeros(x.size)
+                direction: np.ndarray = np.zeros(x.size)
                 if where == "direction":
                     direction = rng.standard_normal(x.size)
                     direction /= np.linalg.norm(direction)

@@ -13,7 +13,7 @@ from minimoe.config import ModelConfig
 from minimoe.errors import InputError
 from minimoe.layers.block import Block, BlockSaved
 from minimoe.layers.embedding import Embedding
-from minimoe.layers.layer import Grads, Layer, State
+from minimoe.layers.layer import Grads, Layer, Rng, State
 from minimoe.layers.linear import Linear
 from minimoe.layers.linear_attention import LinearAttention
 from minimoe.layers.moe import MoE
@@ -34,13 +34,13 @@ class Saved(NamedTuple):
 class MiniMoE(Layer):
     """A mixture-of-experts language model over bytes. `rng` draws the weights; None leaves them unset, for a loader."""
 
-    def __init__(self, config: ModelConfig, rng: np.random.Generator | None, dtype: Any = np.float32):
+    def __init__(self, config: ModelConfig, rng: Rng, dtype: Any = np.float32):
         c = self.config = config
         self.embedding = Embedding(c.vocabulary, c.width, rng, dtype)
         self.blocks = []
         for i in range(c.blocks):
             if (i + 1) % c.sparse_every:
-                attention = LinearAttention(c.width, c.heads, c.head_width, c.chunk_size, rng, dtype)
+                attention: Any = LinearAttention(c.width, c.heads, c.head_width, c.chunk_size, rng, dtype)
             else:
                 attention = SparseAttention(c.width, c.heads, c.head_width, c.sparse_top_k, rng, dtype)
             moe = MoE(c.width, c.experts, c.expert_width, c.experts_per_token, rng, dtype)
@@ -90,8 +90,8 @@ class MiniMoE(Layer):
         x, _ = self.embedding.forward(ids)
         streams = np.stack([x] * self.config.streams)
         after = []
-        for block, past in zip(self.blocks, state or [None] * len(self.blocks)):
-            streams, past = block.step(streams, past)
+        for i, block in enumerate(self.blocks):
+            streams, past = block.step(streams, state[i] if state else None)
             after.append(past)
         h, _ = self.final_norm.forward(streams.mean(axis=0))
         logits, _ = self.head.forward(h)

@@ -160,8 +160,9 @@ def settings_of(args: Any) -> dict[str, Any]:
     if settings["sequence_length"] > context:
         raise InputError(f"--sequence-length {settings['sequence_length']} exceeds the model's context, {context}")
     tokens = settings["batch_size"] * settings["sequence_length"]
-    if RANKS > min(MICROBATCHES, settings["batch_size"]):
-        raise InputError(f"mpirun -n {RANKS}: a batch has {min(MICROBATCHES, settings['batch_size'])} parts to share; start no more")
+    parts = min(MICROBATCHES, settings["batch_size"])
+    if RANKS > parts:
+        raise InputError(f"mpirun -n {RANKS}: a batch has {parts} parts to share; start no more processes")
     if tokens > MAX_TOKENS:
         raise InputError(f"--batch-size {settings['batch_size']}: {tokens:,} tokens a step are more than {MAX_TOKENS:,}")
     for name in ["last", *(f"step-{step:04d}" for step in settings["save_at"])]:

@@ -187,8 +187,8 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
         if state.get("base_sha256") != digest(settings["base"]):
             raise InputError(f"{settings['base']} is not the model from which the run in {out} began; name that one by --base")
         dev_results = state.get("dev")
-        sound = is_like(dev_results, {"": {"": 0}}) and dev_results and all(one.keys() == FAMILIES.keys() for one in dev_results.values())
-        if not is_like(state.get("tokens"), 0) or not sound:
+        sound = is_like(state.get("tokens"), 0) and is_like(dev_results, {"": {"": 0}}) and dev_results
+        if not sound or not all(solved.keys() == FAMILIES.keys() for solved in dev_results.values()):
             raise InputError(f"{out / 'last' / RUN} is damaged: its tokens and dev results are not those of a run")
     else:
         state = {"base_sha256": digest(settings["base"]), "tokens": 0, "dev": {"0": solved_by_family(greedy(model, dev))}}
@@ -220,7 +220,7 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
             begin = time.perf_counter()
             total: Grads = {}
             (log_p, entropy), (log_base, _) = workers.map(lambda one: score(one, group, temperature), (model, base))
-            metrics = describe(group, log_p, entropy, log_base)
+            metrics: dict[str, Any] = describe(group, log_p, entropy, log_base)
             metrics["gradient_norm"] = 0.0
             if group.advantages.any() and settings["policy"]:
                 ids, weights = policy_rows(group)
@@ -344,7 +344,8 @@ def main() -> int:
     option("--families", type=names_list, metavar="NAMES", help=f"what the policy trains on (default: {','.join(d['families'])})")
     option("--train-scope", choices=SCOPES, help=f"what trains (default: {d['train_scope']})")
     option("--replay", type=non_negative_float, help=f"weight of the replay's loss; 0: none (default: {d['replay']})")
-    option("--replay-families", type=names_list, metavar="NAMES", help=f"what to replay (default: {','.join(d['replay_families'])})")
+    option("--replay-families", type=names_list, metavar="NAMES",
+           help=f"what to replay (default: {','.join(d['replay_families'])})")
     option("--replay-batch", type=positive_int, help=f"rows of a replay batch (default: {d['replay_batch']})")
     option("--invalid-reward", type=finite_float, help=f"of what is no valid function (default: {d['invalid_reward']})")
     option("--max-new-tokens", type=positive_int, help=f"longest sample (default: {d['max_new_tokens']})")

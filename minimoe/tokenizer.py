@@ -18,7 +18,7 @@ def encode(text: str) -> list[int]:
     try:
         return [FIRST_BYTE + byte for byte in text.encode("utf-8")]
     except UnicodeEncodeError as error:
-        raise InputError(f"character {error.start} of the text is a lone surrogate, or a byte that is not UTF-8; remove it") from None
+        raise InputError(f"character {error.start} of the text is a lone surrogate or no UTF-8; remove it") from None
 
 
 def decode(ids: Iterable[int]) -> str:

@@ -14,7 +14,6 @@ from unittest import mock
 import numpy as np
 
 from minimoe import cli
-from minimoe.coding.tasks import FAMILIES
 from minimoe.config import PRESETS
 from minimoe.model import MiniMoE
 from tests.bad_checkpoints import nobody

@@ -1,6 +1,5 @@
 """Runs of training that are killed at any moment, and gone on with."""
 
-import os
 import signal
 import subprocess
 import sys

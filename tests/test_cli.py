@@ -125,7 +125,7 @@ def test_what_the_shell_closed_is_not_missed(tmp_path, body, status, closed):
     command(tmp_path, body).communicate()                                 # writes hello.py
     path = os.pathsep.join([str(tmp_path), os.getcwd(), *sys.path])
     shell = f"exec {sys.executable} -m hello {closed}"
-    done = subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": path}, capture_output=True)
     assert done.returncode == status and b"Traceback" not in done.stderr
 
 

@@ -1,7 +1,6 @@
 """Short versions of the drills; `python -m tests.drills` has the long ones."""
 
 import os
-import signal
 
 import pytest
 

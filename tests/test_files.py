@@ -104,7 +104,7 @@ def test_what_is_not_ours_is_never_deleted(tmp_path, stranger):
 )
 def test_what_cannot_be_written_leaves_the_old_folder(tmp_path, content):
     write_folder(tmp_path / "a", version(1))
-    with pytest.raises(Exception):
+    with pytest.raises((ValueError, TypeError, KeyError, InputError)):
         write_folder(tmp_path / "a", version(2) | content)
     assert read_version(tmp_path / "a") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -119,7 +119,7 @@ def test_samples_are_uniform_and_stay_in_their_split(split):
     tasks = [sample_task(split, rng) for _ in range(1600)]
     named = [split_name(task) for task in tasks]
     assert {suffix for _, suffix in named} <= SUFFIXES_OF[split]
-    for i, family in enumerate(FAMILIES):
+    for family in FAMILIES:
         mine = [task for task in tasks if task.family == family]
         assert 140 <= len(mine) <= 260
         for text in FAMILIES[family].descriptions:

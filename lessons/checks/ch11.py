@@ -45,7 +45,7 @@ def optimizer(order: str, lr: float, decay: float):
 
 def check_decay_order(decay_order) -> None:
     answers = {order: decay_order(lambda lr, decay: optimizer(order, lr, decay)) for order in ORDERS}
-    for order, answer in answers.items():
+    for answer in answers.values():
         if answer not in ORDERS:
             raise Wrong(f"expected one of {', '.join(ORDERS)}, got {answer!r}")
     told = {order for order, answer in answers.items() if answer == order}

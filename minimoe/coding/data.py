@@ -22,7 +22,8 @@ def pack(
     ids = np.empty((rows, length), np.int64)
     solution = np.empty((rows, length), bool)
     for row in range(rows):
-        tokens, mask = [], []
+        tokens: list[int] = []
+        mask: list[bool] = []
         while len(tokens) < length:
             task = sample_task(split, rng, families)
             given, produced = [BOS] + encode(task.prompt), encode(task.solution) + [EOS]

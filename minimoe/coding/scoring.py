@@ -75,9 +75,9 @@ def mcnemar(gains: int, losses: int) -> float:
     return min(1.0, 2 * tail)
 
 
-def bootstrap(values: Sequence[float], resamples: int = 10_000, seed: int = 0) -> tuple[float, float]:
+def bootstrap(values: Sequence[float] | np.ndarray, resamples: int = 10_000, seed: int = 0) -> tuple[float, float]:
     """Return the 95% interval of the mean of `values`, one a task, over tasks drawn again with replacement (percentiles)."""
-    values = np.asarray(values, np.float64)
-    drawn = np.random.default_rng(seed).integers(0, len(values), (resamples, len(values)))
-    low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
+    of_tasks = np.asarray(values, np.float64)
+    drawn = np.random.default_rng(seed).integers(0, len(of_tasks), (resamples, len(of_tasks)))
+    low, high = np.percentile(of_tasks[drawn].mean(axis=1), [2.5, 97.5])
     return float(low), float(high)

@@ -126,9 +126,9 @@ def sample_task(split: str, rng: np.random.Generator, families: Sequence[str] = 
     _require("split to sample from", split, SAMPLED)
     for family in families:
         _require("family", family, FAMILIES)
-    family = families[rng.integers(len(families))]
+    family = families[int(rng.integers(len(families)))]
     suffix = suffix_at(SPLITS[split][rng.integers(len(SPLITS[split]))])
-    return make_task(family, suffix, rng.integers(len(FAMILIES[family].descriptions)))
+    return make_task(family, suffix, int(rng.integers(len(FAMILIES[family].descriptions))))
 
 
 def fixed_tasks(split: str, per_family: int | None = None, seed: int = 7) -> list[Task]:

@@ -31,6 +31,7 @@ LIMIT = 256            # on the size of any value, as `size` counts it
 # letter right after it, as in `1if`, which warns too, or 1j, 0xff and 1e999.
 STRANGE = re.compile(r"[^\t\r\n -~]|\\|\b\d[\d_]*\.?[A-Za-z]")
 
+Function: TypeAlias = Callable[..., Any]
 Expression: TypeAlias = Callable[[Any], Any]  # the value of an expression, given the argument of the function
 
 
@@ -87,7 +88,7 @@ def short(value: object) -> str:
     return f"{elided(value):.60}"
 
 
-def same(value: object, expected: object) -> bool:
+def same(value: Any, expected: Any) -> bool:
     """Say whether two values are equal and of one type, items too: True is not 1, nor is 1.0, and NaN is not NaN."""
     if type(value) is not type(expected):
         return False
@@ -260,9 +261,11 @@ def invert(a: Any) -> Any:
 
 CONSTANTS = {int, float, bool, str, type(None)}
 
-UNARY = {ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Not: operator.not_, ast.Invert: invert}
+UNARY: dict[type[ast.unaryop], Function] = {
+    ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Not: operator.not_, ast.Invert: invert,
+}
 
-BINARY = {
+BINARY: dict[type[ast.operator], Function] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: multiply, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: modulo, ast.Pow: power,
     ast.LShift: shift_left, ast.RShift: operator.rshift,
@@ -277,7 +280,7 @@ COMPARISONS = {
 
 # What a right answer to some task may call. Each takes time and room nearly in proportion to its arguments, and none
 # gives an iterator, which `size` could not see into.
-BUILTINS = {
+BUILTINS: dict[str, Function] = {
     "abs": abs, "bool": bool, "int": int, "len": len, "list": list, "max": max, "min": min, "pow": power,
     "sorted": sorted, "str": str, "sum": sum,
 }

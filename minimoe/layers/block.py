@@ -11,7 +11,6 @@ import numpy as np
 
 from minimoe.layers.hyper_connection import Read, Write
 from minimoe.layers.layer import Grads, Layer, Parameter, State
-from minimoe.layers.linear_attention import LinearAttention
 from minimoe.layers.moe import MoE, Routed
 from minimoe.layers.rmsnorm import RMSNorm
 
@@ -28,7 +27,7 @@ class BlockSaved(NamedTuple):
 class Block(Layer):
     """streams (S,B,T,D) -> streams (S,B,T,D)."""
 
-    def __init__(self, streams: int, width: int, attention: LinearAttention | Any, moe: MoE, dtype: Any):
+    def __init__(self, streams: int, width: int, attention: Any, moe: MoE, dtype: Any):
         # unequal from the start: equal weights would keep the streams equal for ever
         self.read = Parameter(np.linspace(0.1, -0.1, streams).astype(dtype))
         self.write = Parameter(np.linspace(-0.1, 0.1, streams).astype(dtype))

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from minimoe.layers.layer import Grads, Layer, normal
+from minimoe.layers.layer import Grads, Layer, Rng, normal
 
 
 class Embedding(Layer):
     """Look up each id in a table (vocabulary, width). The same table, as a `Linear`, is the model's head."""
 
-    def __init__(self, vocabulary: int, width: int, rng: np.random.Generator, dtype: Any):
+    def __init__(self, vocabulary: int, width: int, rng: Rng, dtype: Any):
         self.weight = normal(rng, (vocabulary, width), dtype)
 
     def forward(self, ids: np.ndarray) -> tuple[np.ndarray, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from minimoe.layers.layer import Grads, Layer, normal
+from minimoe.layers.layer import Grads, Layer, Rng, normal
 from minimoe.layers.linear import Linear
 
 
@@ -59,7 +59,7 @@ def halves(pre: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class Expert(Layer):
     """One expert that reads every row: the shared one. x (N,D) -> y (N,D)."""
 
-    def __init__(self, width: int, expert_width: int, rng: np.random.Generator, dtype: Any):
+    def __init__(self, width: int, expert_width: int, rng: Rng, dtype: Any):
         self.up = Linear(width, 2 * expert_width, rng, dtype)
         self.down = Linear(expert_width, width, rng, dtype)
 
@@ -79,7 +79,7 @@ class Experts(Layer):
     x (N,D), weights (N,k), chosen (N,k) -> y (N,D). What chose one expert is put together, so that it reads all of it at once.
     """
 
-    def __init__(self, experts: int, width: int, expert_width: int, rng: np.random.Generator, dtype: Any):
+    def __init__(self, experts: int, width: int, expert_width: int, rng: Rng, dtype: Any):
         self.up = normal(rng, (experts, 2 * expert_width, width), dtype)
         self.down = normal(rng, (experts, width, expert_width), dtype)
 

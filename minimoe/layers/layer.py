@@ -28,10 +28,14 @@ class Parameter:
 
 
 Grads: TypeAlias = dict[Parameter, np.ndarray]
+Rng: TypeAlias = np.random.Generator | None    # draws the initial weights; None leaves them unset, for a loader
 
 
 class Layer:
     """Base of all layers: finds the parameters they hold, as attributes, in layers, or in lists of either."""
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Yield (name, parameter) in order of definition; one that is shared appears once, under its first name."""
@@ -55,7 +59,7 @@ class Layer:
         return {p: np.zeros_like(p.data) for name, p in self.named_parameters() if trainable(name)}
 
 
-def normal(rng: np.random.Generator | None, shape: tuple[int, ...], dtype: Any) -> Parameter:
+def normal(rng: Rng, shape: tuple[int, ...], dtype: Any) -> Parameter:
     """Return a parameter drawn from normal(0, 0.02), the initial spread of every matrix; unset if there is no `rng`."""
     return Parameter(np.empty(shape, dtype) if rng is None else rng.normal(0.0, 0.02, shape).astype(dtype))
 

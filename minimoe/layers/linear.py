@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from minimoe.layers.layer import Grads, Layer, Parameter, normal
+from minimoe.layers.layer import Grads, Layer, Parameter, Rng, normal
 
 
 class Linear(Layer):
@@ -13,7 +13,7 @@ class Linear(Layer):
     Shares `weight` with another layer when one is given: the head of a language model is the embedding read backwards.
     """
 
-    def __init__(self, inputs: int, outputs: int, rng: np.random.Generator, dtype: Any, weight: Parameter | None = None):
+    def __init__(self, inputs: int, outputs: int, rng: Rng, dtype: Any, weight: Parameter | None = None):
         self.weight = weight or normal(rng, (outputs, inputs), dtype)
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:

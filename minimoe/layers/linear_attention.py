@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minimoe.layers.layer import Grads, Layer, State
+from minimoe.layers.layer import Grads, Layer, Rng, State
 from minimoe.layers.linear import Linear
 from minimoe.layers.rope import Rope
 
@@ -29,7 +29,7 @@ class LinearState(State):
 class LinearAttention(Layer):
     """Causal multi-head attention whose state has a constant size. x (B,T,D) -> y (B,T,D)."""
 
-    def __init__(self, width: int, heads: int, head_width: int, chunk_size: int, rng: np.random.Generator, dtype: Any):
+    def __init__(self, width: int, heads: int, head_width: int, chunk_size: int, rng: Rng, dtype: Any):
         self.qkv = Linear(width, 3 * heads * head_width, rng, dtype)
         self.out = Linear(heads * head_width, width, rng, dtype)
         self.rope = Rope(head_width)

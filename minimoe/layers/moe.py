@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minimoe.layers.experts import Expert, Experts
-from minimoe.layers.layer import Grads, Layer
+from minimoe.layers.layer import Grads, Layer, Rng
 from minimoe.layers.linear import Linear
 from minimoe.layers.softmax import softmax, softmax_backward
 
@@ -29,7 +29,7 @@ class MoE(Layer):
     constant to backward; the router learns through the weights, and through the load-balance loss.
     """
 
-    def __init__(self, width: int, experts: int, expert_width: int, chosen: int, rng: np.random.Generator, dtype: Any):
+    def __init__(self, width: int, experts: int, expert_width: int, chosen: int, rng: Rng, dtype: Any):
         self.router = Linear(width, experts, rng, dtype)
         self.experts = Experts(experts, width, expert_width, rng, dtype)
         self.shared = Expert(width, expert_width, rng, dtype)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from minimoe.layers.layer import Grads, Layer, State
+from minimoe.layers.layer import Grads, Layer, Rng, State
 from minimoe.layers.linear import Linear
 from minimoe.layers.linear_attention import heads_first, transpose
 from minimoe.layers.rope import Rope
@@ -32,7 +32,7 @@ class SparseState(State):
 class SparseAttention(Layer):
     """Causal multi-head attention over each query's `top_k` best keys (ties stay). x (B,T,D) -> y (B,T,D)."""
 
-    def __init__(self, width: int, heads: int, head_width: int, top_k: int, rng: np.random.Generator, dtype: Any):
+    def __init__(self, width: int, heads: int, head_width: int, top_k: int, rng: Rng, dtype: Any):
         self.qkv = Linear(width, 3 * heads * head_width, rng, dtype)
         self.out = Linear(heads * head_width, width, rng, dtype)
         self.rope = Rope(head_width)

@@ -46,7 +46,8 @@ def load_moments(folder: Path, optimizer: AdamW) -> None:
     tensors = files.read_tensors(folder / MOMENTS, shapes, dtype)
     for name in optimizer.v:
         if (tensors[f"v.{name}"] < 0).any():
-            raise InputError(f"{folder / MOMENTS}: tensor {f'v.{name}'!r}, a mean of squares, is negative; use an earlier checkpoint")
+            problem = f"tensor 'v.{name}', a mean of squares, is negative"
+            raise InputError(f"{folder / MOMENTS}: {problem}; use an earlier checkpoint")
     optimizer.m = {name: tensors[f"m.{name}"] for name in optimizer.m}
     optimizer.v = {name: tensors[f"v.{name}"] for name in optimizer.v}
     optimizer.t = load_run(folder)["updates"]
@@ -76,8 +77,8 @@ def resume_settings(
         raise InputError(f"there is no run in {out}; leave out --resume to begin one")
     run = load_run(out / "last")
     settings, done = run.get("settings"), run["step"]
-    alike = isinstance(settings, dict) and settings.keys() == defaults.keys()
-    if not alike or not all(is_like(settings[name], default) for name, default in defaults.items()):
+    if not (isinstance(settings, dict) and settings.keys() == defaults.keys()
+            and all(is_like(settings[name], default) for name, default in defaults.items())):
         raise InputError(f"{out / 'last' / RUN} is not of a run that this command began; choose another --out")
     for name, value in given.items():
         if name not in free and value != settings[name]:

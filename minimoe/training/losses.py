@@ -49,7 +49,8 @@ def load_balance(probs: np.ndarray, counts: np.ndarray) -> tuple[float, np.ndarr
     """Return E * sum_i f_i P_i and its gradient with respect to `probs` (Switch Transformer, arXiv 2101.03961, eq. 4).
 
     probs (N,E) is the router's softmax, P_i its mean over rows; counts (E,) the rows sent to each expert, f_i their
-    share (of all k choices of a row; the paper has k = 1). The shares come from a choice and are constants: the gradient flows through P alone. 1 at perfect balance.
+    share (of all k choices of a row; the paper has k = 1). The shares come from a choice and are constants: the gradient
+    flows through P alone. 1 at perfect balance.
     """
     N, E = probs.shape
     share = (counts / counts.sum()).astype(probs.dtype)                   # f (E,)

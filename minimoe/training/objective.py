@@ -32,8 +32,8 @@ def pretraining_gradients(model: MiniMoE, ids: np.ndarray, workers: Workers) -> 
         return loss, share * sum(balances), np.array([moe.counts for moe in routed])
 
     grads, results = workers.gradients(compute, microbatches(ids))
-    losses, balances, counts = zip(*results)
-    counts = sum(counts)                                                  # (blocks, E) rows sent to each expert
+    losses, balances, parts = zip(*results)
+    counts = np.sum(parts, axis=0)                                        # (blocks, E) rows sent to each expert
     load = counts / counts.sum(axis=1, keepdims=True)
     return grads, {"loss": sum(losses), "balance_loss": sum(balances), "expert_load": load.round(4)}
 

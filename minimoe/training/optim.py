@@ -26,7 +26,7 @@ def clip(parameters: Mapping[str, Parameter], grads: Grads, limit: float) -> tup
     if not math.isfinite(norm):
         bad = [name for name, p in parameters.items() if p in grads and not np.isfinite(grads[p]).all()]
         what = f"the gradient of {bad[0]} holds NaN or infinity" if bad else "the gradient is too long to measure"
-        raise InputError(f"{what}; this step changed no weight. Go on from the last one saved by --resume and a lower --learning-rate")
+        raise InputError(f"{what}; this step changed no weight. Go on by --resume and a lower --learning-rate")
     return norm, min(1.0, limit / norm) if norm else 1.0
 
 
@@ -54,7 +54,7 @@ class AdamW:
     def step(self, grads: Grads, scale: float = 1.0, run: Callable[..., Any] = map) -> None:
         """Update in place every parameter that has a gradient, taken `scale` times. `run` is `map`, or a thread pool's."""
         self.t += 1
-        for _ in run(lambda block: self.update(*block, scale), self.blocks(grads)):
+        for _ in run(lambda block: self.update(scale, *block), self.blocks(grads)):
             pass
 
     def blocks(self, grads: Grads) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]]:
@@ -64,9 +64,10 @@ class AdamW:
                 decay = self.weight_decay if parameter.data.ndim >= 2 else 0.0
                 arrays = parameter.data, grads[parameter], self.m[name], self.v[name]
                 for start in range(0, parameter.data.size, BLOCK):
-                    yield *(a.reshape(-1)[start : start + BLOCK] for a in arrays), decay
+                    p, g, m, v = (a.reshape(-1)[start : start + BLOCK] for a in arrays)
+                    yield p, g, m, v, decay
 
-    def update(self, p: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, decay: float, scale: float) -> None:
+    def update(self, scale: float, p: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, decay: float) -> None:
         beta1, beta2 = self.betas
         g = g * scale
         m *= beta1
