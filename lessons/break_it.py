@@ -54,6 +54,7 @@ CHAPTERS: dict[int, tuple[str, ...]] = {
 }
 DRAWS = 4       # of other inputs and weights, for the ratios
 LONG = 20       # a table of more tensors is drawn block by block
+FEW = 2         # of a whole model's tensors, so many are shown place by place
 
 
 def faults(chapter: int) -> list[Mutant]:
@@ -88,7 +89,8 @@ def table(report: Report) -> str:
         block, name = (int(match[1]), match[2]) if match else (0, row.tensor)
         cells.setdefault(name, {})[block] = f"{row.error:.1e}" if row.verdict == "FAILED" else row.verdict
     width, blocks = max(map(len, cells)), sorted({block for row in cells.values() for block in row})
-    lines = [f"{report.name}: the worst relative error of what FAILED; in block", " " * (width + 2) + "".join(f"{b:>9}" for b in blocks)]
+    lines = [f"{report.name}: the worst relative error of what FAILED; zero: has no gradient, and should have none; in block"]
+    lines.append(" " * (width + 2) + "".join(f"{b:>9}" for b in blocks))
     lines += [f"  {name:{width}}" + "".join(f"{row.get(b, ''):>9}" for b in blocks).rstrip() for name, row in cells.items()]
     return "\n".join(lines)
 
@@ -103,7 +105,7 @@ def folded(names: list[str]) -> str:
 
 
 def has_ratios(layer: str) -> bool:
-    """Whether quotients of two gradients are shown: not for a whole model's many tensors, nor where there is no gradient."""
+    """Whether there are quotients of two gradients, in other draws too: not of a whole model, nor where there is no gradient."""
     return layer not in known_answers.CHECKS and not layer.startswith("model")
 
 
@@ -116,7 +118,7 @@ def ratios(layer: str) -> dict[str, list[str]]:
         for row in checked(layer, seed).rows:
             match = re.search(r"analytic (\S+), numeric (\S+),", row.detail)
             if match and float(match[2]):
-                found.setdefault(row.tensor, []).append(f"{float(match[1]) / float(match[2]):.3g}")
+                found.setdefault(row.tensor, []).append(f"{float(match[1]) / float(match[2]) + 0.0:.3g}")    # + 0.0: no "-0"
     return found
 
 
@@ -143,6 +145,12 @@ def listening() -> Iterator[dict[str, dict[str, str]]]:
         yield heard
     finally:
         gradcheck.judge = judge
+
+
+def failing(report: Report, heard: dict[str, dict[str, str]]) -> list[str]:
+    """Return what was heard of the tensors that fail, as lines; none if they are many, of a whole model."""
+    failed = {row.tensor: heard[row.tensor] for row in report.rows if row.verdict == "FAILED" and row.tensor in heard}
+    return places(failed) if has_ratios(report.name) or len(failed) <= FEW else []
 
 
 def places(heard: dict[str, dict[str, str]]) -> list[str]:
@@ -186,9 +194,9 @@ def planted_table(mutant: Mutant) -> list[str]:
         lines.append(f"analytic / numeric at the worst probe, with {DRAWS} other draws of inputs and weights:")
         lines += [f"  {tensor:{width}}  {'   '.join(numbers)}" for tensor, numbers in seen.items()]
         lines.append("")
-    failed = {row.tensor: heard[row.tensor] for row in report.rows if row.verdict == "FAILED" and row.tensor in heard}
-    if failed and has_ratios(mutant.layer):
-        lines += ["analytic / numeric at every probe of the table, the places and the random direction:", *places(failed), ""]
+    shown = failing(report, heard)
+    if shown:
+        lines += ["analytic / numeric at every probe of the table, the places and the random direction:", *shown, ""]
     return lines
 
 
@@ -220,7 +228,7 @@ def answer(chapter: int, seed: int, name: str) -> tuple[bool, str]:
                 if not report.passed:
                     break
         failed = [row.tensor for row in report.rows if row.verdict == "FAILED"]
-        shown = places({tensor: heard[tensor] for tensor in failed if tensor in heard}) if has_ratios(layer) else []
+        shown = failing(report, heard)
         lines += [f"{who} fails the check {layer} in {folded(failed)}{'; analytic / numeric:' if shown else ''}", *shown, ""]
     return False, "\n".join([*lines, "Try again, or --give-up."])
 

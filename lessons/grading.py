@@ -42,15 +42,23 @@ def compare(what: str, answer: Any, right: Any, tolerance: float = 1e-9) -> None
 
 
 def catches_all(test: Callable[[], Any], mutants: Sequence[Mutant]) -> None:
-    """Raise `Wrong` unless `test()` raises `AssertionError` under each of the mutants; it names those that it missed."""
+    """Raise `Wrong` unless `test()`, which has passed, fails under each of the mutants, and passes again; it names those that it missed.
+
+    Any exception is a failure, as it is for pytest: with a fault in it, the code under test may raise one before `test` compares.
+    """
     missed = []
     for mutant in mutants:
         with planted(mutant), np.errstate(all="ignore"):                  # what is wrong may overflow
             try:
                 test()
-            except AssertionError:
+            except Exception:
                 continue
         missed.append(mutant)
+    try:
+        test()
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise Wrong(f"your test passed the code as it stands, and fails it when called again: {said}") from None
     if missed:
         names = ", ".join(mutant.name for mutant in missed)
         raise Wrong(f"{len(mutants) - len(missed)} of {len(mutants)} caught; missed: {names}. The first: {missed[0].why}")

@@ -95,6 +95,13 @@ def sample(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> 
     return (logits + rng.gumbel(size=logits.shape)).argmax(axis=-1)    # Gumbel noise makes argmax a draw
 
 
+def prompt_ids(text: str) -> list[int]:
+    """Return the ids of a prompt as it is typed, where \\n stands for a new line. Raises `InputError` if there is none."""
+    if not text:
+        raise InputError("a prompt is empty; give some text to continue")
+    return [BOS] + encode(text.replace("\\n", "\n"))
+
+
 def main() -> None:
     parser = Parser(description=__doc__)
     parser.add_argument("--checkpoint", metavar="FOLDER", help=f"the model (default: the first of {' and '.join(DEFAULTS)})")
@@ -103,17 +110,14 @@ def main() -> None:
     parser.add_argument("--temperature", type=non_negative_float, default=0.0, help="0 takes the likeliest token each time")
     parser.add_argument("--seed", type=non_negative_int, default=0, help="of the draws, when the temperature is above 0")
     args = parser.parse_args()
-    prompts = [prompt.replace("\\n", "\n") for prompt in args.prompts]
-    if "" in prompts:
-        raise InputError("a prompt is empty; give some text to continue")
-    ids = [[BOS] + encode(prompt) for prompt in prompts]
+    prompts = [prompt_ids(prompt) for prompt in args.prompts]
     checkpoint = args.checkpoint or first_there(DEFAULTS)
     if not (args.checkpoint or os.path.exists(checkpoint)):
         raise InputError(f"there is no {' and no '.join(DEFAULTS)} here; go into a clone of the repository, or give --checkpoint")
     model = MiniMoE.from_pretrained(checkpoint)
-    completions = generate(model, ids, args.max_new_tokens, args.temperature, args.seed)
+    completions = generate(model, prompts, args.max_new_tokens, args.temperature, args.seed)
     for prompt, completion in zip(prompts, completions):
-        print(prompt + completion_text(completion))
+        print(completion_text(prompt + completion))
 
 
 if __name__ == "__main__":

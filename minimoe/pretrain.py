@@ -27,7 +27,7 @@ import warnings
 import numpy as np
 
 from minimoe.coding.data import batch
-from minimoe.coding.scoring import Attempt, greedy, solved_by_family
+from minimoe.coding.scoring import DEV_TASKS, Attempt, greedy, solved_by_family
 from minimoe.coding.tasks import FAMILIES, fixed_tasks
 from minimoe.config import PRESETS
 from minimoe.errors import InputError
@@ -35,14 +35,12 @@ from minimoe.files import alone, refuse_strangers
 from minimoe.model import MiniMoE
 from minimoe.training.checkpoint import RUN, begin_settings, is_like, load_moments, load_run, resume_settings, save_training
 from minimoe.training.objective import pretraining_gradients
-from minimoe.training.optim import AdamW, clip
+from minimoe.training.optim import CLIP, AdamW, clip
 from minimoe.training.parallel import MICROBATCHES, RANK, RANKS, Workers, wait_for_all
 from minimoe.training.progress import Progress
 
-CLIP = 1.0              # longest gradient taken as it is
 SAVE_EVERY = 20         # steps between two writings of last/
 EVALUATE_EVERY = 100    # steps between two looks at the dev tasks, beside those at every save
-DEV_TASKS = 8           # of each family
 MAX_TOKENS = 2**20      # of a batch
 SHOWN = 3               # completions shown with them
 INIT_STREAM = 0         # of the seed: the initial weights; the batches have another

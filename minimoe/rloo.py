@@ -37,7 +37,7 @@ if __name__ == "__main__":
 import numpy as np
 
 from minimoe.coding.data import pack
-from minimoe.coding.scoring import greedy, judge, solved_by_family
+from minimoe.coding.scoring import DEV_TASKS, greedy, judge, solved_by_family
 from minimoe.coding.tasks import FAMILIES, TRAINED, UNTRAINED, Task, fixed_tasks, sample_task
 from minimoe.coding.verifier import REWARDS, Verdict
 from minimoe.errors import InputError
@@ -49,14 +49,12 @@ from minimoe.tokenizer import BOS, EOS, PAD, completion_text, encode
 from minimoe.training.checkpoint import RUN, begin_settings, is_like, load_moments, load_run, resume_settings, save_training
 from minimoe.training.losses import leave_one_out, log_softmax
 from minimoe.training.objective import sampled_gradients
-from minimoe.training.optim import AdamW, clip
+from minimoe.training.optim import CLIP, AdamW, clip
 from minimoe.training.parallel import RANKS, Workers
 from minimoe.training.progress import Progress, truncate
 
-CLIP = 1.0              # longest gradient taken as it is, of the policy and of the replay each
 SAVE_EVERY = 12         # steps between two writings of last/
 EVALUATE_EVERY = 24     # steps between two looks at the dev tasks, beside those before the first step and after the last
-DEV_TASKS = 8           # of each family
 REPLAY_LENGTH = 129     # tokens of a replayed row
 SHOWN = ("reward", "passed", "invalid", "entropy", "kl", "replay_loss")
 MOST = 2**12            # samples of a group, rows of a replay batch
@@ -187,8 +185,8 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
         if state.get("base_sha256") != digest(settings["base"]):
             raise InputError(f"{settings['base']} is not the model from which the run in {out} began; name that one by --base")
         dev_results = state.get("dev")
-        sound = is_like(state.get("tokens"), 0) and is_like(dev_results, {"": {"": 0}}) and dev_results
-        if not sound or not all(solved.keys() == FAMILIES.keys() for solved in dev_results.values()):
+        if not (is_like(state.get("tokens"), 0) and dev_results and is_like(dev_results, {"": {"": 0}})
+                and all(solved.keys() == FAMILIES.keys() for solved in dev_results.values())):
             raise InputError(f"{out / 'last' / RUN} is damaged: its tokens and dev results are not those of a run")
     else:
         state = {"base_sha256": digest(settings["base"]), "tokens": 0, "dev": {"0": solved_by_family(greedy(model, dev))}}

@@ -19,7 +19,7 @@ from minimoe.model import MiniMoE
 from tests.bad_checkpoints import nobody
 from tests.commands import call, refusal
 
-COMMANDS = "pretrain", "rloo", "evaluate", "generate", "release", "gradcheck", "bench"
+COMMANDS = "pretrain", "rloo", "evaluate", "generate", "inspect", "release", "gradcheck", "bench"
 HUGE, LONG = "9" * 5000, "x" * 300    # a number beyond any, and a name longer than a file's may be
 NO_NUMBERS = ["", " ", "x", "0x10", "1,5", "--", "1e", "nan", "NaN", "inf", "-inf", "1e999", "½", "\udcff", "1\n2", "\x1b[2J", "None", "[1]"]
 NO_WHOLE_NUMBERS = [*NO_NUMBERS, "1.5", "1e3", "-1", "4294967296", HUGE, "-" + HUGE]
@@ -81,7 +81,8 @@ def all_cases() -> Iterator[Case]:
     sound = {
         "pretrain": ["--preset", "micro", "--steps", "2", "--save-at", "2", "--out", "out"],
         "rloo": ["--base", "model", "--groups", "2", "--save-at", "2", "--out", "out"],
-        "evaluate": ["model", "--samples", "0"], "generate": ["--checkpoint", "model", "x"], "release": ["model", "out"],
+        "evaluate": ["model", "--samples", "0"], "generate": ["--checkpoint", "model", "x"],
+        "inspect": ["model", "x", "--max-new-tokens", "2", "--out", "out.html"], "release": ["model", "out"],
         "gradcheck": ["rope"], "bench": ["--preset", "micro", "--sequence-length", "8"],
     }
     for command in COMMANDS:
@@ -124,6 +125,7 @@ CONTRADICTIONS = {    # options that go together badly, and what the line must n
         ["--compare", "model", "missing", "missing"],
     ],
     "generate": [["", "a prompt is empty"], ["\udcff", "lone surrogate"], ["x" * 96, "97 tokens"], ["é" * 48, "97 tokens"], ["y", "x" * 100_000, "100001 tokens"]],
+    "inspect": [["surplus", "surplus"]],
     "release": [["--base", "mine", "config.json"], ["surplus", "surplus"]],
     "gradcheck": [["nothing", "nothing"], ["", "''"], ["rope", "\udcff", "\\udcff"]],
     "bench": [["--sequence-length", "97", "97"], ["--sequence-length", "4294967295", "--sequence-length"],
@@ -132,6 +134,8 @@ CONTRADICTIONS = {    # options that go together badly, and what the line must n
 POSITIONAL = {
     "evaluate": [[value, "config.json"] for value in BAD["checkpoint"] if value not in ("-", LONG) and "\n" not in value] + [["CHECKPOINT"]],
     "generate": [["--checkpoint", "model", "PROMPT"]],
+    "inspect": [["model", "PROMPT"], ["missing", "x", "missing"], ["model", "", "a prompt is empty"], ["model", "\udcff", "lone surrogate"],
+                ["model", "x" * 96, "97 tokens"], ["file", "x", "file"]],
     "release": [["CHECKPOINT"], ["model", "OUT"], ["missing", "out", "missing"], ["file", "out", "file"], ["model", "mine", "mine"], ["model", "file", "file"],
                 ["model", "file/out", "file"], ["model", LONG, LONG], ["model", "closed/out", "closed"], ["model", "/proc/out", "/proc"]],
 }
@@ -156,7 +160,7 @@ def parser_of(command: str) -> cli.Parser:
 def kind_of(action: Any) -> str:
     if action.choices:
         return "choices"
-    if action.dest == "out":
+    if action.dest == "out" and action.type is Path:
         return "folder to write"
     if action.dest in ("base", "checkpoint", "compare"):
         return "checkpoint"

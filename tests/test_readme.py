@@ -10,6 +10,7 @@ import pytest
 
 from minimoe import MiniMoE
 from minimoe.config import PRESETS
+from tests.test_results import table as results
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -40,6 +41,37 @@ def test_map_names_every_module():
 @pytest.mark.parametrize("command", re.findall(r"`python -m (minimoe\.\w+)", README))
 def test_commands_exist(command):
     assert (ROOT / (command.replace(".", "/") + ".py")).exists()
+
+
+def test_sizes_are_those_of_the_model():
+    counts = MiniMoE(PRESETS["full"], rng=None).parameter_counts()
+    assert f"{counts['total']:,} parameters" in README and f"{counts['active']:,}" in README
+
+
+def test_results_are_the_receipts():
+    tables = results.tables()
+    assert tables["released base"] + "\n" in README
+    told = re.search(r"comes from (\d+) to ([\d.]+\d) and from (\d+) to ([\d.]+\d)", README).groups()
+    found = [solved(table, row) for table in ("pretraining seed 1", "pretraining seed 2") for row in ("before", "RL with replay")]
+    assert [float(number) for number in told] == found
+    assert f"({solved('more', '57 more steps of pretraining'):.0f})" in README
+
+
+def solved(table, row):
+    """The first number of a row of a table of results."""
+    return float(re.search(rf"^\| {row} \| ([\d.]+) \|", results.tables()[table], re.M)[1])
+
+
+def test_pretraining_table_is_the_receipt():
+    receipt = json.loads((ROOT / "lessons/receipts/ch12.json").read_text())
+    losses = dict(zip(receipt["step"], receipt["loss"], strict=True))     # of every tenth step
+    rows = re.findall(r"^ +(\d+ +[\d.]+ +[\d ]+)$", README[README.index("     step    loss") :], re.M)
+    assert len(rows) == 8
+    for row in rows:
+        step, loss, total, *families = row.split()
+        assert int(step) % 10 or float(loss) == round(losses[int(step)], 3)
+        expected = receipt["dev"][step]
+        assert [int(n) for n in families] == list(expected.values()) and int(total) == sum(expected.values())
 
 
 def test_speed_table_is_the_receipt():

@@ -72,7 +72,8 @@ def check_is_right(is_right: Callable[[Layer, np.ndarray], bool]) -> None:
             raise Wrong(f"the {name} of minimoe is right, and you say that it is not{halve}")
     for what, layer, x in scaled():
         if not ask(what, layer, x):
-            raise Wrong(f"{what}: you say that it is wrong; compare errors with the size of the gradient, not with a fixed number")
+            raise Wrong(f"{what}: you say that it is wrong; compare errors with the tensor's largest gradient, "
+                        "not with a fixed number nor each with its own, and allow for rounding")
     if ask("y = 1e-6 x", Scaled(1e-6), np.random.default_rng(0).standard_normal((3, 4))):
         raise Wrong("y = 1e-6 * x with a gradient 3% too large: you say that it is right; compare errors with the size of the gradient")
     layer, x = examples()["linear"]

@@ -15,6 +15,8 @@ def same(answer: object, other: np.ndarray) -> bool:
 
 
 def check_lookup_backward(function: Callable) -> None:
+    if "at" in getattr(getattr(function, "__code__", None), "co_names", ()):
+        raise Wrong("this calls np.add.at or another ufunc.at, which it was to do without")
     rng = np.random.default_rng(2)
     for V, B, T, D in [(7, 2, 9, 4), (300, 3, 5, 2), (2, 1, 1, 3)]:
         ids, dy = rng.integers(0, max(1, V - 1), (B, T)), rng.standard_normal((B, T, D))       # the last id is never read

@@ -1,7 +1,7 @@
 """Checks of chapter 10."""
 
 from dataclasses import replace
-from unittest.mock import patch
+from unittest.mock import PropertyMock, patch
 
 import numpy as np
 
@@ -18,7 +18,12 @@ LAYERS = ["attention_norm", "attention", "ffn_norm", "moe"]
 def check_count(count) -> None:
     odd = ModelConfig(vocabulary=300, width=24, blocks=5, heads=3, experts=7, experts_per_token=3, expert_width=10, streams=3)
     right = {config: tuple(MiniMoE(config, None).parameter_counts().values()) for config in (PRESETS["full"], PRESETS["nano"], odd)}
-    with patch.object(MiniMoE, "__init__", side_effect=Wrong("count the numbers from the sizes, without building a model")):
+    built = Wrong("count the numbers from the sizes, without building a model")
+    asked = Wrong("count the numbers from the sizes, without config.parameters")
+    with (
+        patch.object(MiniMoE, "__init__", side_effect=built),
+        patch.object(ModelConfig, "parameters", new_callable=PropertyMock, side_effect=asked),
+    ):
         for config, (total, active) in right.items():
             answer = count(config)
             if not isinstance(answer, tuple) or len(answer) != 2:
@@ -65,7 +70,7 @@ def check_backward(backward) -> None:
 
     failed = wrong(grads, right)
     if failed:
-        raise Wrong(f"{len(failed)} of {len(names)} gradients are wrong{why(model, grads, right, failed, names, saved, dlogits)}")
+        raise Wrong(f"{len(failed)} of {len(names)} gradients {'is' if len(failed) == 1 else 'are'} wrong{why(model, grads, right, failed, names, saved, dlogits)}")
     backward(model, dlogits, saved, grads, dprobs)
     if wrong({p: g / 2 for p, g in grads.items()}, right):
         raise Wrong("a second backward into the same `grads` must add to the first, and it does not")
@@ -107,12 +112,14 @@ def check_culprit(culprit) -> None:
         failed = {name for name, error in errors.items() if error > 1e-6}
         answer = culprit(set(failed), BLOCKS)
         if answer != place:
-            raise Wrong(f"the layer is {place}, and the answer {answer!r}; {len(failed)} tensors failed{near_miss(place, answer)}")
+            raise Wrong(f"the layer is {place}, and the answer {answer!r}; {len(failed)} tensor{'s' * (len(failed) > 1)} failed{near_miss(place, answer)}")
 
 
 def near_miss(place: str, answer) -> str:
     if place == "blocks.0.attention_norm":
         return ", the embedding alone: blocks.0.read has no gradient that could be wrong"
+    if place == "head":
+        return ": the final norm's own weight is wrong too, so the fault is above it"
     if place == "final_norm":
         return ": its own weight is right, and the last block's `write` has no gradient that could be wrong"
     if not isinstance(answer, str):

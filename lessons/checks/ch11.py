@@ -51,7 +51,7 @@ def check_decay_order(decay_order) -> None:
     told = {order for order, answer in answers.items() if answer == order}
     for order, answer in answers.items():
         if answer != order:
-            close = " They differ by lr^2 * decay * u: is your lr large enough to see that?" if {order, answer} == {"old", "after"} else ""
+            close = " They differ by lr^2 * decay * u: is your lr large enough to see that, or is u 0?" if {order, answer} == {"old", "after"} else ""
             close = close or (" The loss's part of g hides the decay's; or p was 0, which does not decay." if len(told) == 1 else "")
             raise Wrong(f"{len(told)} of 4 told apart: one that is {order!r} was called {answer!r}.{close}")
 

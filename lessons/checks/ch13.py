@@ -22,7 +22,7 @@ def check_state_size(state_size) -> None:
             answers = [state_size(config, T) for T in (1, 5, 40)]
         for T, answer, size in zip((1, 5, 40), answers, right):
             if answer != size:
-                says = f"{config.blocks} blocks, every {config.sparse_every}th sparse, {config.heads} heads of {config.head_width}: after {T} positions"
+                says = f"{config.blocks} blocks, sparse_every = {config.sparse_every}, {config.heads} heads of {config.head_width}: after {T} positions"
                 try:
                     slope = (answers[2] - answers[1]) / (right[2] - right[1])
                 except TypeError:

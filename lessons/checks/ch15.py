@@ -68,7 +68,30 @@ class Always:
         return True
 
 
-class Liar(Always):
+class EqualToAll(type):
+    """A class of this metaclass is equal to every class."""
+
+    def __eq__(cls, other):
+        return True
+
+    __hash__ = type.__hash__
+
+
+class Anything(Always, metaclass=EqualToAll):
+    pass
+
+
+class Mimic:
+    """Prints as what was expected."""
+
+    def __repr__(self):
+        return "3"
+
+
+Namesake = type("int", (Always, Mimic), {"__module__": "builtins"})       # prints as <class 'int'>
+
+
+class Liar(Always, Mimic):
     """Says that it is of the type of whatever it is asked for."""
 
     __hash__ = None
@@ -79,13 +102,6 @@ class Liar(Always):
     @property
     def __class__(self):
         return self.kind
-
-
-class Mimic:
-    """Prints as what was expected."""
-
-    def __repr__(self):
-        return "3"
 
 
 class Int(int):
@@ -108,19 +124,28 @@ def check_same_answer(same_answer: Callable[..., Any]) -> None:
         (3, 4, "another number"), (1, True, "an int, not a bool"), (True, 1, "a bool, not an int"), (1.0, 1, "a float, not an int"),
         ("1", 1, "a string"), ([1], (1,), "a list, not a tuple"), ("ab", ["a", "b"], "a string, not a list"), (None, 0, "None"),
         ([1], [True], "an int inside a list"), ([[1.0]], [[1]], "a float two lists deep"),
-        ([1, 2], [1], "a longer list"), ([1], [1, 2], "a shorter list"), ([], ["a"], "an empty list"),
-        (Always(), 3, "an object that is equal to everything"), ([Always()], [3], "such an object inside a list"),
-        (Liar(int), 3, "such an object whose __class__ says int"), (Mimic(), 3, "an object that prints as 3"),
-        (Int(4), 3, "a subclass of int with its own __eq__"),
-        (List([9]), [3], "a subclass of list with its own __eq__"), (float("nan"), 0.5, "NaN"),
+        ([1, 2], [1], "a longer list"), ([1], [1, 2], "a shorter list"), ([], ["a"], "an empty list"), (float("nan"), 0.5, "NaN"),
     ]:
-        shown = type(value).__name__ if isinstance(value, (Always, Mimic, Int, List)) else repr(value)
-        try:
-            same = same_answer(value, expected)
-        except Exception as error:
-            raise Wrong(f"{shown} against {expected!r}: {type(error).__name__}: {error}") from None
-        if same:
-            raise Wrong(f"{shown} passes for {expected!r}: {why}")
+        if accepted(same_answer, value, expected, repr(value)):
+            raise Wrong(f"{value!r} passes for {expected!r}: {why}")
+    for value, expected, what in [
+        (Always(), 3, "an object that is equal to everything"), ([Always()], [3], "a list of an object that is equal to everything"),
+        (Mimic(), 3, "an object that prints as 3"), ([Mimic()], [3], "a list of an object that prints as 3"),
+        (Liar(int), 3, "an object whose __class__ says int, that prints as 3 and is equal to everything"),
+        (Namesake(), 3, "an object that is equal to everything, of another class that is called int"),
+        (Anything(), 3, "an object that is equal to everything, and its class is equal to every class"),
+        (Int(4), 3, "an object of a subclass of int with its own __eq__"),
+        (List([9]), [3], "an object of a subclass of list with its own __eq__"),
+    ]:
+        if accepted(same_answer, value, expected, what):
+            raise Wrong(f"this passes for {expected!r}: {what}")
+
+
+def accepted(same_answer: Callable[..., Any], value: Any, expected: Any, shown: str) -> bool:
+    try:
+        return bool(same_answer(value, expected))
+    except Exception as error:
+        raise Wrong(f"{shown} against {expected!r}: {type(error).__name__}: {error}") from None
 
 
 def check_paired(paired: Callable[..., Any]) -> None:

@@ -36,7 +36,8 @@ def forms_agree(layer, x: np.ndarray) -> bool:
     """Return whether `layer` gives the same when it reads x at once and when it reads it in parts.
 
     `layer` is a LinearAttention of float64, x is (B,T,D) with B of 2 or more and T of 8 or more. Use `layer.forward(x)` and
-    `layer.step(part, state)`, whose first state is None. Faults are planted in the layer's forward, which no gradient check
-    can see; the answer must be False for each of them, and True for the layer as it stands.
+    `layer.step(part, state)`, whose first state is None. Faults are planted in what one part leaves to the next, or in how
+    the next part uses it. The package's gradient check, which reads all positions at once and in chunks of 5, does not see
+    them; the answer must be False for each of them, and True for the layer as it stands.
     """
     raise NotImplementedError

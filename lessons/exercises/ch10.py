@@ -13,7 +13,7 @@ def count(config: ModelConfig) -> tuple[int, int]:
     """Return how many parameters a model of these sizes has, and how many of them one token meets.
 
     From the sizes alone: width, heads, blocks, experts, experts_per_token, expert_width, streams, vocabulary. No model
-    may be built. (1234, 1000) is a tuple of two whole numbers.
+    may be built, and `config.parameters` may not be read. (1234, 1000) is a tuple of two whole numbers.
     """
     raise NotImplementedError
 

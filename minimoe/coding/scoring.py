@@ -14,6 +14,7 @@ from minimoe.model import MiniMoE
 from minimoe.tokenizer import BOS, EOS, FIRST_BYTE, completion_text, encode
 
 MAX_NEW_TOKENS = 32
+DEV_TASKS = 8    # of each family, that a run of training asks its model now and then
 
 
 class Attempt(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 from minimoe.errors import InputError
 from minimoe.layers.layer import Grads, Parameter
 
+CLIP = 1.0         # longest gradient that training takes as it is
 BLOCK = 1 << 17    # numbers updated at once: few enough for the cache, enough that threads seldom wait for each other
 
 
