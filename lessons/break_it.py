@@ -256,7 +256,7 @@ def main() -> int:
     parser.add_argument("--plant", metavar="NAME", help="show what the check says of this fault, and what it is")
     parser.add_argument("--give-up", action="store_true", help="tell which one it is, and why the check says what it says")
     args = parser.parse_args()
-    if not args.chapter.isascii() or not args.chapter.isdigit():
+    if not re.fullmatch("[0-9]{1,2}", args.chapter):
         raise InputError(f"expected the number of a chapter, such as 07, not {args.chapter!r}")
     chapter = int(args.chapter)
     faults(chapter)

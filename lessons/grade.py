@@ -12,7 +12,6 @@ import shlex
 import sys
 import traceback
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -29,9 +28,9 @@ LESSONS = Path(__file__).parent
 
 def chapter_number(text: str) -> int:
     """Return 7 for "7" or "07". Raises `InputError` for what has no exercises."""
-    there = sorted(int(path.stem[2:]) for path in (LESSONS / "checks").glob("ch[0-9][0-9].py"))
-    if not text.isascii() or not text.isdigit() or int(text) not in there:
-        raise InputError(f"there is no chapter {text}; there are {', '.join(f'{n:02}' for n in there)}")
+    there = sorted(path.stem[2:] for path in (LESSONS / "checks").glob("ch[0-9][0-9].py"))
+    if text.zfill(2) not in there:
+        raise InputError(f"there is no chapter {text}; there are {', '.join(there)}")
     return int(text)
 
 
@@ -42,6 +41,8 @@ def exercises(chapter: int) -> list[Exercise]:
 def load(path: Path) -> ModuleType:
     """Run a file of answers. Raises `InputError` if it cannot be read or does not run."""
     path = path.absolute()
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is no file")
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -50,7 +51,8 @@ def load(path: Path) -> ModuleType:
         raise InputError(f"{path} is no text, so it is no Python file")
     try:
         code = compile(source, str(path), "exec")
-        module = module_from_spec(spec_from_file_location(f"answers_{path.stem}", path))
+        module = ModuleType(f"answers_{path.stem}")
+        module.__file__ = str(path)
         sys.modules[module.__name__] = module                             # dataclasses look themselves up there
         exec(code, module.__dict__)
     except KeyboardInterrupt:
@@ -62,7 +64,11 @@ def load(path: Path) -> ModuleType:
 
 def told(error: BaseException, path: Path) -> str:
     """Return an exception as one line: its type, the line of the reader's file where it happened, its message."""
-    name, message = type(error).__name__, " ".join(str(error).split())
+    try:
+        message = " ".join(str(error).split())
+    except Exception:                                                     # its __str__ is the reader's, too
+        message = ""
+    name = type(error).__name__
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{name} in line {error.lineno}: {error.msg}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]

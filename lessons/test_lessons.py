@@ -552,6 +552,10 @@ def test_grade_solutions_and_stubs(tmp_path, command):
     broken.write_text("x = 1\nif x\n")
     code, out, err = command(grade, "01", "--file", broken)
     assert code == 2 and "does not run: SyntaxError in line 2" in err and err.count("\n") == 1
+    text = tmp_path / "answers.txt"                                        # a file by any name
+    text.write_text((LESSONS / "solutions/ch01.py").read_text())
+    assert command(grade, "01", "--file", text)[0] == 0
+    assert command(grade, "01", "--file", tmp_path)[2].endswith("is no file\n")
     broken.write_bytes(b"\x7fELF\0\0")
     code, out, err = command(grade, "01", "--file", broken)
     assert code == 2 and not out and err.endswith("broken.py is no text, so it is no Python file\n") and err.count("\n") == 1
@@ -561,7 +565,7 @@ def test_grade_solutions_and_stubs(tmp_path, command):
     "module, arguments",
     [
         (grade, []), (grade, ["99"]), (grade, ["x"]), (grade, ["01", "--hint", "nothing"]), (grade, ["01", "--file", "nowhere.py"]),
-        (grade, ["01", "--file", "lessons/exercises/ch01.py", "--solutions"]), (break_it, []), (break_it, ["15"]), (break_it, ["x"]),
+        (grade, ["01", "--file", "lessons/exercises/ch01.py", "--solutions"]), (grade, ["0" * 5000 + "7"]), (break_it, ["0" * 5000 + "7"]), (break_it, []), (break_it, ["15"]), (break_it, ["x"]),
         (break_it, ["01", "--answer", "x"]), (break_it, ["01", "--plant", "x"]), (break_it, ["01", "--seed", "-1"]),
         (break_it, ["01", "--give-up", "--answer", "linear-dx-sign"]), (break_it, ["01", "--plant", "linear-dx-sign", "--seed", "1"]),
     ],

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from minimoe.errors import InputError
 
 LARGEST_INT = 2**32 - 1
+LONGEST = 2**16    # characters of a message
 DISK_ERRORS = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO")}    # of a write: they name no file
 
 
@@ -122,11 +123,6 @@ def output_file(text: str) -> Path:
     return path
 
 
-def first_there(folders: Sequence[str]) -> str:
-    """Return the first of the folders that exists: what was trained here before what came with the repository."""
-    return next((folder for folder in folders if os.path.exists(folder)), folders[0])
-
-
 def _number(text: str, kind: Any, least: float, most: float, expected: str):
     try:
         value = kind(text)
@@ -162,6 +158,8 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         flush_output()
         sys.exit(141)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and error.filename is None:
+            fail("the current folder is no longer there; change to one that is")
         if error.filename is None and error.errno not in DISK_ERRORS:
             raise
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
@@ -175,7 +173,7 @@ def fail(message: str, status: int = 2) -> NoReturn:
 
     What would not be seen is escaped: a file from a stranger may have a name that a terminal obeys.
     """
-    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(message.splitlines()))
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(message[:LONGEST].splitlines()))
     with suppress(OSError):  # nobody to tell: stderr may be a file on the disk that is full
         print(f"{program()}: {line}", file=sys.stderr)
     flush_output()

@@ -26,7 +26,8 @@ from minimoe.errors import InputError
 from minimoe.model import MiniMoE
 
 
-MOST = 2**17    # completions of a model
+MOST_TASKS = 2**11    # each of which has a state while it is continued
+MOST = 2**17          # completions of a model
 
 
 class Scores:
@@ -118,6 +119,8 @@ def main() -> None:
     option("--json", type=output_file, metavar="FILE", help="also write every completion and verdict there")
     args = parser.parse_args()
     tasks = fixed_tasks(args.split, args.per_family)
+    if len(tasks) > MOST_TASKS:
+        raise InputError(f"--per-family {args.per_family}: {len(tasks):,} tasks are more than {MOST_TASKS:,}")
     if len(tasks) * args.samples > MOST:
         raise InputError(f"--samples {args.samples}: {len(tasks) * args.samples:,} completions are more than {MOST:,}")
     models, others = [

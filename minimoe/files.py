@@ -16,8 +16,8 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ LONGEST_JSON = 2**24  # bytes; a config is some hundred
 
 
 def write_folder(folder: str | Path, files: Mapping[str, object]) -> None:
-    """Make `folder` hold exactly `files`, all at once: another reader sees the old files or the new ones.
+    """Make `folder` hold exactly `files`, all at once: another reader sees the old files or the new ones, for an instant none.
 
     `files` maps `*.safetensors` to a dict of arrays (any strides) and `*.json` to what JSON can say. If anything fails
     the old folder stays. Raises `InputError` if the disk is full or fails, and if `folder` is a file, or holds anything but
@@ -60,7 +60,8 @@ def _fill_and_swap(folder: Path, new: Path, old: Path, files: Mapping[str, objec
         _sync_folder(new)
         _swap(folder, new, old)
         _sync_folder(folder.parent)
-        _clear(new, old)
+        with suppress(OSError):    # the new folder is there and whole; the next write deletes the old one, or says why not
+            _clear(new, old)
     except BaseException:
         recover(folder)
         shutil.rmtree(new, ignore_errors=True)  # a full disk needs the room
@@ -104,7 +105,7 @@ def alone(folder: Path) -> Iterator[None]:
     finally:
         if handle is not None:
             os.close(handle)
-        if made and not any(folder.iterdir()):    # nothing came of it
+        if made and folder.is_dir() and not any(folder.iterdir()):    # nothing came of it
             folder.rmdir()
 
 
@@ -120,6 +121,13 @@ def _lock(folder: Path) -> int | None:
     except OSError:    # a file system without locks
         pass
     return handle
+
+
+def first_there(folders: Sequence[str]) -> str:
+    """Return the first of the folders that exists: what was trained here before what came with the repository."""
+    for folder in folders:
+        recover(folder)
+    return next((folder for folder in folders if os.path.exists(folder)), folders[0])
 
 
 def read_json(path: str | Path) -> dict:

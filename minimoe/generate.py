@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from minimoe.cli import Parser, first_there, non_negative_float, non_negative_int, positive_int, run, settle
+from minimoe.cli import Parser, non_negative_float, non_negative_int, positive_int, run, settle
 
 if __name__ == "__main__":
     settle()    # before NumPy is imported
@@ -18,6 +18,7 @@ if __name__ == "__main__":
 import numpy as np
 
 from minimoe.errors import InputError
+from minimoe.files import first_there
 from minimoe.layers.layer import State
 from minimoe.model import MiniMoE
 from minimoe.tokenizer import BOS, EOS, completion_text, encode
@@ -111,8 +112,8 @@ def main() -> None:
     parser.add_argument("--seed", type=non_negative_int, default=0, help="of the draws, when the temperature is above 0")
     args = parser.parse_args()
     prompts = [prompt_ids(prompt) for prompt in args.prompts]
-    checkpoint = args.checkpoint or first_there(DEFAULTS)
-    if not (args.checkpoint or os.path.exists(checkpoint)):
+    checkpoint = first_there(DEFAULTS) if args.checkpoint is None else args.checkpoint
+    if args.checkpoint is None and not os.path.exists(checkpoint):
         raise InputError(f"there is no {' and no '.join(DEFAULTS)} here; go into a clone of the repository, or give --checkpoint")
     model = MiniMoE.from_pretrained(checkpoint)
     completions = generate(model, prompts, args.max_new_tokens, args.temperature, args.seed)

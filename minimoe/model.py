@@ -109,8 +109,11 @@ class MiniMoE(Layer):
         files.write_folder(Path(folder), self.checkpoint_files())
 
     def checkpoint_files(self) -> dict[str, dict[str, Any]]:
-        """Return the files of a checkpoint, by name."""
+        """Return the files of a checkpoint, by name. Raises `InputError` for weights that are not numbers: none are saved."""
         tensors = {name: parameter.data for name, parameter in self.named_parameters()}
+        for name, array in tensors.items():
+            if not np.isfinite(array).all():
+                raise InputError(f"{name} holds NaN or infinity, so it was not saved; go on by --resume, a lower --learning-rate")
         return {CONFIG: self.config.to_dict(), WEIGHTS: tensors}
 
     @classmethod

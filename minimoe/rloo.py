@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minimoe.cli import (
-    Parser, finite_float, first_there, non_negative_float, non_negative_int, positive_float, positive_int, run, settle,
+    Parser, finite_float, non_negative_float, non_negative_int, positive_float, positive_int, run, settle,
     steps_list, until_interrupt,
 )
 
@@ -41,10 +41,10 @@ from minimoe.coding.scoring import DEV_TASKS, greedy, judge, solved_by_family
 from minimoe.coding.tasks import FAMILIES, TRAINED, UNTRAINED, Task, fixed_tasks, sample_task
 from minimoe.coding.verifier import REWARDS, Verdict
 from minimoe.errors import InputError
-from minimoe.files import alone, refuse_strangers
+from minimoe.files import alone, first_there, refuse_strangers
 from minimoe.generate import generate
 from minimoe.layers.layer import Grads
-from minimoe.model import WEIGHTS, MiniMoE
+from minimoe.model import MiniMoE
 from minimoe.tokenizer import BOS, EOS, PAD, completion_text, encode
 from minimoe.training.checkpoint import RUN, begin_settings, is_like, load_moments, load_run, resume_settings, save_training
 from minimoe.training.losses import leave_one_out, log_softmax
@@ -182,14 +182,14 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
     if resume:
         load_moments(out / "last", optimizer)
         state = load_run(out / "last")
-        if state.get("base_sha256") != digest(settings["base"]):
+        if state.get("base_sha256") != digest(base) or model.config != base.config:
             raise InputError(f"{settings['base']} is not the model from which the run in {out} began; name that one by --base")
         dev_results = state.get("dev")
         if not (is_like(state.get("tokens"), 0) and dev_results and is_like(dev_results, {"": {"": 0}})
                 and all(solved.keys() == FAMILIES.keys() for solved in dev_results.values())):
             raise InputError(f"{out / 'last' / RUN} is damaged: its tokens and dev results are not those of a run")
     else:
-        state = {"base_sha256": digest(settings["base"]), "tokens": 0, "dev": {"0": solved_by_family(greedy(model, dev))}}
+        state = {"base_sha256": digest(base), "tokens": 0, "dev": {"0": solved_by_family(greedy(model, dev))}}
     state["settings"] = settings
     done = state.get("step", 0)
 
@@ -258,10 +258,13 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
     return True, state["dev"]
 
 
-def digest(checkpoint: str) -> str:
-    """Return what tells the weights of a checkpoint from others."""
-    with open(Path(checkpoint, WEIGHTS), "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def digest(model: MiniMoE) -> str:
+    """Return what tells a model from others: the SHA-256 of its sizes and weights."""
+    sha = hashlib.sha256(json.dumps(model.config.to_dict()).encode())
+    for name, parameter in model.named_parameters():
+        sha.update(name.encode())
+        sha.update(parameter.data.tobytes())
+    return sha.hexdigest()
 
 
 def add_clipped(total: Grads, grads: Grads, parameters: dict[str, Any]) -> float:
@@ -294,8 +297,9 @@ def names_list(text: str) -> list[str]:
 def settings_of(args: Any) -> dict[str, Any]:
     """Return the settings of the run that the command line asks for."""
     given = {name: value for name, value in vars(args).items() if name in DEFAULTS and value is not None}
-    if args.base or not args.resume:
-        given["base"] = str(Path(args.base or first_there(BASES)).absolute())    # so that --resume works from any folder
+    if args.base is not None or not args.resume:
+        base = first_there(BASES) if args.base is None else args.base
+        given["base"] = str(Path(base).absolute())                        # so that --resume works from any folder
     if args.resume:
         settings = resume_settings(args.out, DEFAULTS, given, free=("groups", "save_at", "learning_rate", "base"), end="groups")
     else:

@@ -91,6 +91,19 @@ def test_how_a_command_ends(tmp_path, body, status, error):
     assert (process.communicate()[1], process.returncode) == (error, status)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows deletes no folder that is in use")
+def test_a_current_folder_that_was_deleted(tmp_path):
+    process = command(tmp_path, f"import os, shutil; os.mkdir({str(tmp_path / 'gone')!r}); os.chdir({str(tmp_path / 'gone')!r})\n"
+                                f"os.rmdir({str(tmp_path / 'gone')!r}); os.getcwd()")
+    assert process.communicate()[1] == "hello: the current folder is no longer there; change to one that is\n"
+    assert process.returncode == 2
+
+
+def test_a_message_has_an_end(tmp_path):
+    process = command(tmp_path, "raise InputError('x' * 10**6)")
+    assert len(process.communicate()[1]) < 70_000
+
+
 @pytest.mark.parametrize("body", ["raise ZeroDivisionError", "raise ValueError('bug')", "raise OSError(9, 'bug')"])
 def test_a_bug_keeps_its_traceback(tmp_path, body):
     process = command(tmp_path, body)

@@ -26,7 +26,7 @@ def test_bad_checkpoints_are_refused():
 
 
 def test_bad_arguments_are_refused():
-    assert len(run(drills.arguments, 250).tried) == 7
+    assert len(run(drills.arguments, 250).tried) == 8
 
 
 def test_what_must_hold_a_million_times():

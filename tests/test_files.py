@@ -376,6 +376,16 @@ def test_a_folder_is_held_by_one_process_at_a_time(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot lock a folder")
+def test_an_old_folder_that_cannot_be_deleted_is_no_failure(tmp_path, monkeypatch):
+    write_folder(tmp_path / "x", version(1))
+    monkeypatch.setattr(files.shutil, "rmtree", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    write_folder(tmp_path / "x", version(2))                              # it is saved: so it says
+    assert read_version(tmp_path / "x") == 2
+    with pytest.raises(InputError, match="could not be saved: Permission denied"):
+        write_folder(tmp_path / "x", version(3))
+    assert read_version(tmp_path / "x") == 2
+
+
 def test_a_folder_is_let_go_when_its_holder_is_killed(tmp_path):
     code = f"import pathlib, time; from minimoe.files import alone\nwith alone(pathlib.Path({str(tmp_path / 'run')!r})): print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:

@@ -205,6 +205,7 @@ def test_the_command_draws_by_temperature_and_seed(checkpoint):
     [
         (["--checkpoint", "{missing}", "x"], "{missing}"),
         (["--checkpoint", "{file}", "x"], "{file}"),
+        (["--checkpoint", "", "x"], "config.json"),                       # not the default one
         (["--checkpoint", "{checkpoint}", ""], "a prompt is empty"),
         (["--checkpoint", "{checkpoint}", "x", "y" * CONTEXT], f"has {CONTEXT + 1} tokens; it needs 1 to {CONTEXT}"),
         pytest.param(
@@ -235,7 +236,11 @@ def test_the_command_takes_what_was_trained_before_what_was_released(tmp_path, m
         models[name].save_pretrained(name)
         monkeypatch.setattr(sys, "argv", ["minimoe.generate", "abc"])
         main()
-        assert capsys.readouterr().out == "abc" + completion_text(generate(models[name], [BOS] + encode("abc"))[0]) + "\n"
+        told = "abc" + completion_text(generate(models[name], [BOS] + encode("abc"))[0]) + "\n"
+        assert capsys.readouterr().out == told
+    os.rename("checkpoints/rloo/last", "checkpoints/rloo/.last.old")      # as a kill in the middle of a save leaves it
+    main()
+    assert capsys.readouterr().out == told
 
 
 def test_the_command_says_where_it_looked_for_a_model(tmp_path, monkeypatch):

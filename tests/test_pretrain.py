@@ -312,6 +312,38 @@ def test_a_run_that_another_process_is_writing_is_left_alone(finished, monkeypat
     assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows moves no folder that is in use")
+@pytest.mark.parametrize("what", ["moved", "replaced", "deleted"])
+def test_a_run_whose_folder_is_taken_away_stops_before_it_saves(tmp_path, monkeypatch, what):
+    """It would write into whatever run has its place now."""
+    out, gradients = tmp_path / "run", pretrain.pretraining_gradients
+
+    def taken(model, ids, workers):
+        if out.exists() and (out / "last").exists():
+            shutil.rmtree(out) if what == "deleted" else out.rename(tmp_path / "elsewhere")
+            if what == "replaced":
+                out.mkdir()
+                (out / "metrics.jsonl").write_text("")
+        return gradients(model, ids, workers)
+
+    monkeypatch.setattr(pretrain, "pretraining_gradients", taken)
+    with pytest.raises(InputError, match="metrics.jsonl was moved or deleted"):
+        train(out, steps=3)
+    assert not (out / "last").exists()
+
+
+def test_metrics_that_no_run_wrote_do_no_harm(finished, tmp_path, monkeypatch, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / "metrics.jsonl"
+    record = json.loads(path.read_text().splitlines()[-1])
+    path.write_text(json.dumps(record).replace(str(record["loss"]), "1" + "0" * 400) + "\n")
+    assert command(monkeypatch, "--resume", "--out", tmp_path / "run") == 0
+    path.unlink()
+    path.mkdir()
+    capsys.readouterr()
+    assert f"{path} is no file" in refused(monkeypatch, capsys, "--resume", "--out", tmp_path / "run", "--steps", 9)
+
+
 def test_resume_may_change_the_learning_rate(tmp_path, monkeypatch):
     assert command(monkeypatch, "--preset", "micro", "--out", tmp_path / "run", "--steps", "2") == 0
     assert command(monkeypatch, "--resume", "--out", tmp_path / "run", "--steps", "4", "--learning-rate", "1e-3") == 0
@@ -334,8 +366,13 @@ def test_weights_that_are_not_numbers_are_not_saved(tmp_path, monkeypatch, capsy
     options = ["--preset", "micro", "--out", tmp_path / "run", "--steps", "1", "--learning-rate", "1e39"]
     assert command(monkeypatch, *options) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert "embedding.weight" in last and "learning rate" in last
+    assert "embedding.weight" in last and "--learning-rate" in last
     MiniMoE.from_pretrained(tmp_path / "run" / "last")
+
+    options[3] = tmp_path / "kept"                                        # nor by --save-at, before the run ends
+    assert command(monkeypatch, *options, "--save-at", "1") == 2
+    assert "embedding.weight" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "kept" / "step-0001").exists()
 
 
 def test_resume_takes_what_agrees_and_may_have_nothing_left_to_do(finished, monkeypatch, capsys):

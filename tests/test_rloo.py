@@ -4,10 +4,11 @@ import re
 import shutil
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from minimoe import pretrain, rloo
 from minimoe.coding.data import pack
@@ -583,6 +584,29 @@ def test_a_damaged_run_is_refused_before_it_goes_on(base, tmp_path, monkeypatch,
     capsys.readouterr()
     refused(monkeypatch, capsys, "--resume", "--out", out, "--groups", 2)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_the_base_of_a_base_and_the_sizes_count_too(base, tmp_path, monkeypatch, capsys, varied):
+    """A base may itself hold only what differs from another; and a file of sizes may be edited."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(base, "whole")
+    Path("part").mkdir()
+    config = json.loads(Path("whole/config.json").read_text())
+    Path("part/config.json").write_text(json.dumps(config | {"base": "../whole"}))
+    save_file({"final_norm.weight": np.full(config["width"], 2, np.float32)}, "part/model.safetensors")
+    out = tmp_path / "run"
+    train("part", out, groups=1)
+    capsys.readouterr()
+    more = "--resume", "--out", out, "--groups", 2
+    (out / "last" / "config.json").write_text(json.dumps(config | {"sparse_top_k": 1}))
+    assert "is not the model from which" in refused(monkeypatch, capsys, *more)
+    (out / "last" / "config.json").write_text(json.dumps(config))
+    shutil.rmtree("whole")
+    MiniMoE(MICRO, np.random.default_rng(1)).save_pretrained("whole")
+    assert "is not the model from which" in refused(monkeypatch, capsys, *more)
+    shutil.rmtree("whole")
+    shutil.copytree(base, "whole")
+    assert command(monkeypatch, *more) == 0
 
 
 def test_nothing_to_learn_from_is_refused(base, tmp_path, monkeypatch, capsys):

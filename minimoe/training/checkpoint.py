@@ -4,8 +4,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from minimoe import files
 from minimoe.errors import InputError
 from minimoe.model import MiniMoE
@@ -19,9 +17,6 @@ def save_training(folder: Path, model: MiniMoE, optimizer: AdamW, step: int, run
 
     Raises `InputError` instead of saving weights that are not numbers over good ones.
     """
-    for name, parameter in model.named_parameters():
-        if not np.isfinite(parameter.data).all():
-            raise InputError(f"{name} holds NaN or infinity; {folder} was left as it was. Try a lower learning rate")
     moments = {f"m.{name}": m for name, m in optimizer.m.items()} | {f"v.{name}": v for name, v in optimizer.v.items()}
     files.write_folder(folder, {**model.checkpoint_files(), MOMENTS: moments, RUN: {**run, "step": step, "updates": optimizer.t}})
 
@@ -97,5 +92,5 @@ def is_like(value: Any, default: Any) -> bool:
     if isinstance(default, dict):
         return isinstance(value, dict) and all(is_like(item, *default.values()) for item in value.values())
     if isinstance(default, float):
-        return type(value) in (int, float) and (value >= 0 or default < 0)
+        return type(value) in (int, float) and abs(value) < 2**1000 and (value >= 0 or default < 0)
     return type(value) is type(default) and (not isinstance(value, int) or value >= min(default, 1))

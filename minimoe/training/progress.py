@@ -15,6 +15,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TextIO
 
+from minimoe.errors import InputError
+
 WINDOW = 20  # steps over which speed is averaged
 PLAIN_EVERY = 10  # steps between lines where there is no terminal
 BAR = 30  # columns at most
@@ -43,7 +45,7 @@ class Progress:
         self.total, self.unit, self.shown = total, unit, shown
         self.stream = stream or sys.stderr
         self.terminal = self.stream.isatty()
-        self.file = None
+        self.file: TextIO | None = None
         if path is not None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             truncate(path, start)
@@ -68,6 +70,7 @@ class Progress:
         self.recent.append((step, tokens, self.seconds))
         metrics = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in metrics.items()}
         if self.file:
+            require_in_place(self.file)
             record = _plain({"step": step, **metrics, "tokens": tokens, "seconds": seconds})
             self.file.write(json.dumps(record, allow_nan=False) + "\n")
             self.file.flush()
@@ -137,6 +140,16 @@ class Progress:
         self.stream.flush()
 
 
+def require_in_place(file: TextIO) -> None:
+    """Raise `InputError` if an open file is no longer where it was opened: what is saved beside it would be another run's."""
+    try:
+        if os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
+            return
+    except FileNotFoundError:
+        pass
+    raise InputError(f"{file.name} was moved or deleted while it was written; move it back, and go on by --resume")
+
+
 def truncate(path: str | Path, step: int) -> None:
     """Drop the lines of a metrics file after `step`, and any line that a kill cut short, all at once.
 
@@ -145,6 +158,8 @@ def truncate(path: str | Path, step: int) -> None:
     path = Path(path)
     if not path.exists():
         return
+    if not path.is_file():
+        raise InputError(f"{path} is no file; move it away")
     with open(path, encoding="utf-8", errors="replace") as file:
         kept = [line.rstrip("\n") + "\n" for line in file if _is_record(line, step)]
     scratch = path.with_name(f".{path.name}.tmp")
