@@ -53,3 +53,9 @@ done
 evaluate more-seconds $runs/pretrain-0/step-0142
 evaluate more-updates $runs/pretrain-0/step-0180
 python checkpoints/table.py
+
+# The figure of README.md
+figure=$(mktemp -d)
+cp $results/before-0.json $figure/before.json
+cp $results/both-0.json "$figure/after RL with replay.json"
+python -m minimoe.plot $figure/before.json "$figure/after RL with replay.json" --out $results --format svg
