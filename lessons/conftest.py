@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
+from unittest import SkipTest
 
 import pytest
 
@@ -38,7 +39,22 @@ SECONDS = 60      # after which a command is given up
 
 
 def regions(document: Document) -> Iterator[Region]:
-    """Yield what there is to run or to compare in a page."""
+    """Yield what there is to run or to compare in a page.
+
+    `<!-- needs: torch -->` in it: its Python is skipped where that is not installed. Quotations are compared all the same.
+    """
+    absent = [name for name in re.findall(r"^<!-- needs: (\w+) -->$", document.text, re.M) if not find_spec(name)]
+
+    def skip(example: Example) -> None:
+        raise SkipTest(f"needs {' and '.join(absent)}")
+
+    for region in blocks(document):
+        if absent and region.evaluator not in (quote, shell):
+            region.evaluator = skip
+        yield region
+
+
+def blocks(document: Document) -> Iterator[Region]:
     fences = Page(document.text).fences
     for fence, following in zip(fences, [*fences[1:], None]):
         whole = fence.start, fence.start + len(fence.body)
@@ -134,4 +150,4 @@ def from_the_root() -> Iterator[None]:
     os.chdir(before)
 
 
-pytest_collect_file = Sybil([regions], patterns=["[0-9][0-9]-*.md", "README.md"]).pytest()
+pytest_collect_file = Sybil([regions], patterns=["[0-9][0-9]-*.md", "appendix-*.md", "README.md"]).pytest()

@@ -121,6 +121,11 @@ def chapters() -> Iterator[Path]:
     yield from sorted(LESSONS.glob("[0-9][0-9]-*.md"))
 
 
+def appendices() -> Iterator[Path]:
+    """The pages that come after the chapters, without exercises."""
+    yield from sorted(LESSONS.glob("appendix-*.md"))
+
+
 def stands_in(quoted: str, source: str) -> bool:
     """Whether the lines of `quoted` stand in `source`, together and in this order, at whatever indentation."""
     def lines(text: str) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 
 from lessons import break_it, grade, known_answers
 from lessons.grading import Exercise, Wrong, catches_all, compare
-from lessons.markdown import LESSONS, ROOT, Page, chapters, near, same_output, stands_in
+from lessons.markdown import LESSONS, ROOT, Page, appendices, chapters, near, same_output, stands_in
 from lessons.mutants import MUTANTS, planted
 from lessons.nudge import nudged
 from minimoe import cli
@@ -22,7 +22,9 @@ from minimoe.errors import InputError
 from minimoe.model import MiniMoE
 
 CHAPTERS = list(chapters())
+PAGES = [*CHAPTERS, *appendices()]
 EVERY_CHAPTER = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+EVERY_PAGE = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 NUMBERS = range(1, 16)
 WORDS = 1100, 2700
 
@@ -47,17 +49,26 @@ WORDS_NOT_USED = re.compile(
 def form(text: str, number: int) -> list[str]:
     """Return what is wrong with a chapter's headings and first lines."""
     page, wrong = Page(text), []
-    first = text.splitlines()[0] if text else ""
-    if not re.fullmatch(rf"# {number}\. \S.*", first):
-        wrong.append(f"line 1: expected `# {number}. Title`, not {first!r}")
-    if len([level for _, level, _ in page.headings if level == 1]) != 1:
-        wrong.append("a page has one heading of the first level")
+    wrong += opened(text, str(number))
     sections = [heading for _, level, heading in page.headings if level == 2]
     wrong += [f"`## {heading}` is none of {', '.join(HEADINGS)}" for heading in sections if heading not in HEADINGS]
     wrong += [f"`## {heading}` is missing" for heading, needed in HEADINGS.items() if needed and heading not in sections]
     known = [heading for heading in sections if heading in HEADINGS]
     if known != [heading for heading in HEADINGS if heading in known]:
         wrong.append(f"the headings stand in another order: {', '.join(known)}")
+    if not WORDS[0] <= page.words <= WORDS[1]:
+        wrong.append(f"{page.words} words; from {WORDS[0]} to {WORDS[1]} are read in one sitting")
+    return wrong
+
+
+def opened(text: str, name: str) -> list[str]:
+    """Return what is wrong with the first lines of a page: a chapter's, or an appendix'."""
+    page, wrong = Page(text), []
+    first = text.splitlines()[0] if text else ""
+    if not re.fullmatch(rf"# {name}\. \S.*", first):
+        wrong.append(f"line 1: expected `# {name}. Title`, not {first!r}")
+    if len([level for _, level, _ in page.headings if level == 1]) != 1:
+        wrong.append("a page has one heading of the first level")
     opening = text.partition("\n## ")[0]
     if not re.search(r"^[*_]\S[^*_]*\?[*_]", opening, re.M | re.S):
         wrong.append("the opening asks a question in italics")
@@ -65,8 +76,6 @@ def form(text: str, number: int) -> list[str]:
         wrong.append("the opening has no line `Time: 25 minutes to read, 2 to run.`")
     if not re.search(r"\]\(\.\./minimoe/", opening):
         wrong.append("the opening links the code that is explained")
-    if not WORDS[0] <= page.words <= WORDS[1]:
-        wrong.append(f"{page.words} words; from {WORDS[0]} to {WORDS[1]} are read in one sitting")
     return wrong
 
 
@@ -196,10 +205,13 @@ def company(path: Path, text: str) -> list[str]:
                   if not (LESSONS / "receipts" / f"ch{number}.{kind}").exists()]
         if f"python -m lessons.receipts.ch{number}" not in text:
             wrong.append(f"the text does not say that `python -m lessons.receipts.ch{number}` makes the receipt")
-    for identifier in re.findall(r"arXiv[: ]+(\S*\d\S*?)(?=[\s,;:)\]]|\.(?:\s|$)|$)", text, re.I):
-        if not re.fullmatch(r"\[?\d{4}\.\d{4,5}(v\d+)?", identifier):
-            wrong.append(f"{identifier!r} is no arXiv number")
-    return wrong
+    return wrong + cited(text)
+
+
+def cited(text: str) -> list[str]:
+    """Return what is called an arXiv number and is none."""
+    found = re.findall(r"arXiv[: ]+(\S*\d\S*?)(?=[\s,;:)\]]|\.(?:\s|$)|$)", text, re.I)
+    return [f"{identifier!r} is no arXiv number" for identifier in found if not re.fullmatch(r"\[?\d{4}\.\d{4,5}(v\d+)?", identifier)]
 
 
 @EVERY_CHAPTER
@@ -207,22 +219,29 @@ def test_form(path):
     assert form(path.read_text(encoding="utf-8"), int(path.name[:2])) == []
 
 
-@EVERY_CHAPTER
+@pytest.mark.parametrize("path", list(appendices()), ids=lambda path: path.stem)
+def test_appendix(path):
+    text = path.read_text(encoding="utf-8")
+    assert opened(text, "Appendix") == cited(text) == []
+    assert f"[{text.splitlines()[0].removeprefix('# Appendix. ')}]({path.name})" in (LESSONS / "README.md").read_text(encoding="utf-8")
+
+
+@EVERY_PAGE
 def test_formulas(path):
     assert formulas(path.read_text(encoding="utf-8")) == []
 
 
-@EVERY_CHAPTER
+@EVERY_PAGE
 def test_words(path):
     assert words(path.read_text(encoding="utf-8")) == []
 
 
-@EVERY_CHAPTER
+@EVERY_PAGE
 def test_blocks(path):
     assert blocks(path.read_text(encoding="utf-8")) == []
 
 
-@EVERY_CHAPTER
+@EVERY_PAGE
 def test_links_and_figures(path):
     assert links(path, path.read_text(encoding="utf-8")) == []
 
@@ -642,7 +661,7 @@ def test_places_say_which_rows_are_wrong(command):
 
 
 def test_quotations_show_their_file():
-    for path in CHAPTERS:
+    for path in PAGES:
         for fence in Page(path.read_text(encoding="utf-8")).fences:
             first = fence.body.partition("\n")[0].strip()
             named = first.removeprefix("# ") if re.fullmatch(r"# \S+/\S+\.\w+", first) else ""

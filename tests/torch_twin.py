@@ -1,10 +1,12 @@
 """The same model in PyTorch: eager, no compilation, gradients by autograd.
 
-    model = MiniMoE.from_pretrained("checkpoints/released/rloo")
+    model = MiniMoE.from_pretrained("checkpoints/released/pretrain-0085")
     logits, routed = model(ids)                                            # ids (B,T) int64 -> logits (B,T,V)
 
 Parameters have the names and shapes of `model.safetensors`, which loads as it is. The tests compare logits, gradients
 and training steps with minimoe's own; the benchmark, seconds.
+
+Give the dtype when you load: `.to(dtype)` of a finished model would make the complex `turns` real.
 
 Three things differ from minimoe: which of two equal router logits comes first is PyTorch's choice, its clipping adds
 1e-6 to the norm, and all rows of a decoding state stand at one position.
