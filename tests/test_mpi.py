@@ -20,8 +20,8 @@ MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}
 if not MPIRUN or "Open MPI" not in subprocess.run([MPIRUN, "--version"], capture_output=True, text=True).stdout:
     pytest.skip("there is no mpirun of Open MPI", allow_module_level=True)
 
-PRETRAIN = "-m", "minimoe.pretrain", "--preset", "micro", "--steps", "20", "--threads", "1", "--out"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}    # the machine of a test may know no other user
+PRETRAIN = "-m", "minimoe.pretrain", "--preset", "micro", "--steps", "20", "--threads", "1", "--out"
 
 
 def start(ranks, *arguments):
@@ -39,6 +39,10 @@ def finish(ranks, *arguments):
     finally:
         process.kill()
     return process.returncode, printed, told
+
+
+if (tried := finish(2, "-c", "from mpi4py import MPI"))[0]:
+    pytest.skip(f"mpirun does not work on this machine: {tried[2][-500:]}", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
