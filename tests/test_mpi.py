@@ -35,7 +35,7 @@ def finish(ranks, *arguments):
     """Its exit code, and what it printed and told."""
     process = start(ranks, *arguments)
     try:
-        printed, told = process.communicate(timeout=60)
+        printed, told = process.communicate(timeout=300)
     finally:
         process.kill()
     return process.returncode, printed, told
@@ -81,7 +81,7 @@ def test_a_dead_process_ends_the_run_which_can_be_gone_on_with(tmp_path):
         time.sleep(0.1)
     ranks = subprocess.run(["pgrep", "-f", f"^{sys.executable} .*{out}"], capture_output=True, text=True).stdout.split()
     os.kill(int(ranks[-1]), signal.SIGKILL)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=300)
     assert process.returncode != 0 and "signal 9" in told
     done = steps_done(out)
     assert done >= 20
