@@ -365,6 +365,8 @@ def main() -> None:
         raise InputError(f"--batch-size {args.batch_size}: more than {MOST_TOKENS:,} tokens a step")
     if args.checkpoint and not (args.checkpoint / CONFIG).exists():
         raise InputError(f"--checkpoint {args.checkpoint} is no checkpoint: it has no {CONFIG}")
+    if args.length and (args.checkpoint or args.against):
+        raise InputError("--length times the attentions alone; leave out --checkpoint and --against")
     twin = load_twin(args.threads) if args.against else None
     figures: Figures = {"machine": machine(args.threads, twin)}
     print(", ".join(f"{name} {value}" for name, value in figures["machine"].items()) + "\n", flush=True)

@@ -129,7 +129,7 @@ CONTRADICTIONS = {    # options that go together badly, and what the line must n
     "release": [["--base", "mine", "config.json"], ["surplus", "surplus"]],
     "gradcheck": [["nothing", "nothing"], ["", "''"], ["rope", "\udcff", "\\udcff"]],
     "bench": [["--sequence-length", "97", "97"], ["--sequence-length", "4294967295", "--sequence-length"],
-              ["--batch-size", "4294967295", "--batch-size"], ["surplus", "surplus"]],
+              ["--batch-size", "4294967295", "--batch-size"], ["--length", "--checkpoint", "model", "--length"], ["surplus", "surplus"]],
 }
 POSITIONAL = {
     "evaluate": [[value, "config.json"] for value in BAD["checkpoint"] if value not in ("-", LONG) and "\n" not in value] + [["CHECKPOINT"]],
