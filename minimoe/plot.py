@@ -8,7 +8,7 @@ A RUN is a folder of minimoe.pretrain or minimoe.rloo, finished or not, or a fil
 the numbers as they are, lines their moving mean. Intervals are those of minimoe.evaluate: 95%, by a bootstrap over
 tasks; where all tasks were solved, or none, they have no width.
 
-Needs matplotlib: pip install 'minimoe[plots]'
+Needs matplotlib: pip install matplotlib
 """
 
 import argparse
@@ -42,7 +42,8 @@ DIMENSIONS = {"expert_load": 2}    # of a metric at a step; the others are numbe
 LARGEST = 1e100                    # number that axes have room for
 WINDOW = 9                         # steps of the moving mean
 COLORS = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333"    # safe for the colour-blind
-LOOKS = [{"color": color, "linestyle": dashes} for dashes in ("-", "--", ":", "-.") for color in COLORS]
+MARKS = {"-": "o", "--": "s", ":": "^", "-.": "D"}    # in place of dashes, where there is no line
+LOOKS = [{"color": color, "linestyle": dashes} for dashes in MARKS for color in COLORS]
 VERDICTS = {"passed": "#009e73", "failed": "#e69f00", "invalid": "#d55e00", "did not end": "#333333"}
 STYLE = {
     "font.size": 11, "text.parse_math": False, "lines.linewidth": 1.8, "axes.titlesize": 11, "axes.axisbelow": True,
@@ -255,13 +256,14 @@ def experts(fig: Any, runs: list[Run]) -> None:
     axes = fig.subplots(len(runs), 2, squeeze=False, width_ratios=(3, 2))
     for (left, right), one, load in zip(axes, runs, loads):
         _, blocks, E = load.shape
-        rows, columns = np.arange(blocks + 1) + 0.5, np.arange(E + 1) + 0.5
+        rows, columns = np.arange(blocks + 1) - 0.5, np.arange(E + 1) - 0.5            # counted from 0
         left.pcolormesh(borders(one), rows, E * np.fmax.reduce(load, axis=2).T, **options)
         mesh = right.pcolormesh(columns, rows, E * load[-1], **options)
         left.set(title=one.name, xlabel="step (colour: the fullest expert)", ylabel="block")
-        right.set(title=f"step {one.records[-1]['step']:.0f}", xlabel="expert")
+        right.set_title(f"step {one.records[-1]['step']:.0f}", loc="right")
+        right.set(xlabel="expert")
         for ax in left, right:
-            ax.set(ylim=(blocks + 0.5, 0.5), facecolor="0.5")             # grey: no number
+            ax.set(ylim=(blocks - 0.5, -0.5), facecolor="0.5")             # grey: no number
             ax.grid(False)
             for axis in ax.xaxis, ax.yaxis:
                 axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
@@ -289,8 +291,8 @@ def solved_by_family(fig: Any, runs: list[Run]) -> None:
         when = f", {one.unit} {look}" if one.unit else f", {look}" if len(one.solved) > 1 else ""
         color, y = one.look["color"], rows + 0.8 * ((i + 0.5) / len(looks) - 0.5)
         ax.hlines(y, low, high, color=color, linewidth=1.4)
-        ax.plot([value.mean() for value in values], y, "o", color=color, markersize=5.5, label=one.name + when,
-                markerfacecolor=color if look == [*one.solved][-1] else "white")
+        ax.plot([value.mean() for value in values], y, MARKS[one.look["linestyle"]], color=color, markersize=5.5,
+                label=one.name + when, markerfacecolor=color if look == [*one.solved][-1] else "white")
     for row in rows[:-1]:
         ax.axhline(row + 0.5, color="0.3" if row == rows[-2] else "0.85", linewidth=0.8)
     ax.set(yticks=rows, yticklabels=[*FAMILIES, "all"], ylim=(len(FAMILIES) + 0.5, -0.5),
@@ -371,10 +373,11 @@ def main() -> None:
     option("--out", type=Path, default=Path("checkpoints/figures"), help="folder to write")
     option("--format", type=formats_list, metavar="FORMATS", default=",".join(FORMATS), help="of each figure")
     args = parser.parse_args()
+    os.environ["MPLBACKEND"] = "agg"                                      # a notebook's may not be there
     try:
         import matplotlib
     except ImportError as error:
-        raise InputError(f"figures need matplotlib: {error}; run: pip install 'minimoe[plots]'") from None
+        raise InputError(f"figures need matplotlib: {error}; run: pip install matplotlib") from None
     if args.out.exists() and not args.out.is_dir():
         raise InputError(f"{args.out} is a file; choose another --out")
     warnings.simplefilter("ignore")                                       # of 0 / 0, and of letters that the font lacks

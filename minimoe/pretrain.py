@@ -131,7 +131,7 @@ def table(metrics: Path) -> str:
     records = [record for record in records if isinstance(record, dict) and is_like(record.get("loss"), 0.0)]
     records = [record for record in records if is_like(record.get("dev"), {"": 0}) and record["dev"].keys() == FAMILIES.keys()]
     if not records:
-        return f"no dev results yet; the first come at step {EVALUATE_EVERY}, or at the first save"
+        return f"no dev results yet; they come with every --save-at, and every {EVALUATE_EVERY} steps"
     families = list(records[0]["dev"])
     lines = ["  ".join([" step", "  loss", "solved", *families])]
     for record in records:

@@ -359,6 +359,6 @@ def test_without_matplotlib(tmp_path, monkeypatch, capsys):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)                  # as if it were not installed
     line = refused(monkeypatch, capsys, RESULTS / "rl-0.json", "--out", tmp_path / "out")
-    assert "figures need matplotlib" in line and line.endswith("run: pip install 'minimoe[plots]'\n")
+    assert "figures need matplotlib" in line and line.endswith("run: pip install matplotlib\n")
     assert not (tmp_path / "out").exists()
     assert command(monkeypatch, "--help") == 0 and "metrics" not in capsys.readouterr().err

