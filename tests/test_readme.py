@@ -3,12 +3,17 @@
 import doctest
 import json
 import re
+import shlex
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from minimoe import MiniMoE
+from minimoe import MiniMoE, cli
+from minimoe.coding.tasks import FAMILIES, make_task
+from minimoe.coding.verifier import verify
 from minimoe.config import PRESETS
 from tests.test_results import table as results
 
@@ -41,6 +46,46 @@ def test_map_names_every_module():
 @pytest.mark.parametrize("command", re.findall(r"`python -m (minimoe\.\w+)", README))
 def test_commands_exist(command):
     assert (ROOT / (command.replace(".", "/") + ".py")).exists()
+
+
+BLOCKS = "\n".join(re.findall(r"^```sh\w*.*?\n(.*?)^```", README, re.S | re.M))
+TYPED = [line for block in BLOCKS.splitlines() for line in block.split(" && ") if line.startswith("python -m minimoe.")]
+
+
+@pytest.mark.parametrize("line", TYPED)
+def test_what_is_typed_is_understood(line, monkeypatch):
+    """Every command of a block has such options, of such values, and names checkpoints that are there or made just before."""
+    _, _, name, *arguments = shlex.split(line)
+    parse, parsed = cli.Parser.parse_args, []
+
+    def parse_only(self, *given):
+        parsed.append(parse(self, *given))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.Parser, "parse_args", parse_only)
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    with pytest.raises(KeyboardInterrupt):
+        import_module(name).main()
+    assert parsed
+    for argument in arguments:
+        if argument.startswith("checkpoints/") and "--out" not in arguments[arguments.index(argument) - 1]:
+            made = re.findall(r"--out (\S+)", BLOCKS[: BLOCKS.index(line)])
+            assert (ROOT / argument).exists() or any(argument.startswith(f"{folder}/") for folder in made)
+
+
+def test_the_released_model_writes_what_it_was_trained_for(monkeypatch, capsys):
+    line = next(line for line in TYPED if "minimoe.generate" in line)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", shlex.split(line)[2:])
+    import_module("minimoe.generate").main()
+    tasks = [make_task("even", 0x1A2B, i) for i in range(len(FAMILIES["even"].descriptions))]
+    written = capsys.readouterr().out.removesuffix("\n")
+    assert [verify(task, written).status for task in tasks if written.startswith(task.prompt)] == ["passed"]
+
+
+def test_pictures_and_pages_are_there():
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    assert len(targets) > 20 and all((ROOT / target).exists() for target in targets)
 
 
 def test_sizes_are_those_of_the_model():
