@@ -78,7 +78,7 @@ def told(error: BaseException, path: Path) -> str:
 
 def grade(exercise: Exercise, module: ModuleType, path: Path) -> tuple[str, str]:
     """Return the verdict ("passed", "not yet done", "missing", "wrong" or "raised") and what there is to say of it."""
-    function = getattr(module, exercise.name, None)
+    function = vars(module).get(exercise.name)
     if not callable(function):
         return "missing", f"{path.name} has no function of this name"
     try:

@@ -206,7 +206,7 @@ def _from_bytes(dtype: str, shape: list[int], data: bytearray) -> np.ndarray:
 
 
 def _to_dtype(path, name: str, array: np.ndarray, dtype) -> np.ndarray:
-    with np.errstate(over="ignore"):  # too large for dtype: infinity, refused below
+    with np.errstate(over="ignore", invalid="ignore"):  # too large for dtype: infinity, refused below, as NaN is
         array = np.array(array, dtype=dtype)
     if not np.isfinite(array).all():
         raise InputError(f"{path}: tensor {name!r} holds NaN or infinity as {array.dtype}; use an earlier checkpoint")
@@ -259,11 +259,17 @@ def refuse_strangers(folder: Path) -> None:
 
 
 def _clear(new: Path, old: Path) -> None:
-    if new.exists():
-        shutil.rmtree(new)
-    if old.exists():
+    _delete(new)
+    if os.path.lexists(old):
         os.rename(old, new)  # first: a kill while deleting must not leave half a folder that `recover` trusts
-        shutil.rmtree(new)
+        _delete(new)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, content) -> None:

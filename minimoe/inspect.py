@@ -158,7 +158,8 @@ def write(path: Path, text: str) -> None:
     path = Path(os.path.realpath(path))
     scratch = path.with_name(f".{path.name}.tmp")
     try:
-        with open(scratch, "w", encoding="utf-8", newline="\n") as file:
+        scratch.unlink(missing_ok=True)                                   # a link would lead elsewhere
+        with open(scratch, "x", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

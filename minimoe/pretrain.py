@@ -36,7 +36,7 @@ from minimoe.model import MiniMoE
 from minimoe.training.checkpoint import RUN, begin_settings, is_like, load_moments, load_run, resume_settings, save_training
 from minimoe.training.objective import pretraining_gradients
 from minimoe.training.optim import CLIP, AdamW, clip
-from minimoe.training.parallel import MICROBATCHES, RANK, RANKS, Workers, wait_for_all
+from minimoe.training.parallel import MICROBATCHES, RANK, RANKS, Workers, together
 from minimoe.training.progress import Progress
 
 SAVE_EVERY = 20         # steps between two writings of last/
@@ -102,10 +102,10 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> bo
                     attempts = greedy(model, dev)
                     metrics["dev"] = solved_by_family(attempts)
                     progress.message(f"step {step}: {tell(attempts)}")
-                if saves and RANK == 0:
-                    model.save_pretrained(out / f"step-{step:04d}")
             progress.update(step, step * settings["batch_size"] * length, **metrics)
             with progress.paused():
+                if saves and RANK == 0:
+                    model.save_pretrained(out / f"step-{step:04d}")
                 stops = workers.any(stop.requested) and step < steps      # asked once: what is promised is saved
                 if step % SAVE_EVERY == 0 or step == steps or stops:
                     save(step)
@@ -127,7 +127,7 @@ def tell(attempts: list[Attempt]) -> str:
 
 def table(metrics: Path) -> str:
     """Return the dev results in metrics.jsonl as a table, a line for each time the model was asked."""
-    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").split("\n") if line]
     records = [record for record in records if isinstance(record, dict) and is_like(record.get("loss"), 0.0)]
     records = [record for record in records if is_like(record.get("dev"), {"": 0}) and record["dev"].keys() == FAMILIES.keys()]
     if not records:
@@ -191,8 +191,7 @@ def main() -> int:
     args = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)                       # `clip` tells of numbers gone wrong, in one line
     settings = settings_of(args)
-    wait_for_all()                                                        # the others look at --out too: nothing is written yet
-    with alone(args.out) if RANK == 0 else nullcontext():
+    with together(), alone(args.out) if RANK == 0 else nullcontext():     # together: all have looked at --out by now
         finished = train(settings, args.out, args.threads, args.resume)
     if RANK == 0:
         print(table(args.out / "metrics.jsonl"))

@@ -18,7 +18,7 @@ if __name__ == "__main__":
 import numpy as np
 
 from minimoe.errors import InputError
-from minimoe.files import read_json, write_folder
+from minimoe.files import read_json, recover, write_folder
 from minimoe.model import BASE, CONFIG, WEIGHTS, MiniMoE, read_config
 
 
@@ -27,6 +27,7 @@ def release(checkpoint: Path, out: Path, base: Path | None = None) -> dict[str, 
 
     Raises `InputError` if `out` exists, for a number too large for float16, and for a base of another size or not beside `out`.
     """
+    recover(out)
     if out.exists():
         raise InputError(f"{out} is there already, and nothing is written over it; give a new folder")
     model = MiniMoE.from_pretrained(checkpoint)

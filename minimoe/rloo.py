@@ -41,7 +41,7 @@ from minimoe.coding.scoring import DEV_TASKS, greedy, judge, solved_by_family
 from minimoe.coding.tasks import FAMILIES, TRAINED, UNTRAINED, Task, fixed_tasks, sample_task
 from minimoe.coding.verifier import REWARDS, Verdict
 from minimoe.errors import InputError
-from minimoe.files import alone, first_there, refuse_strangers
+from minimoe.files import alone, first_there, recover, refuse_strangers
 from minimoe.generate import generate
 from minimoe.layers.layer import Grads
 from minimoe.model import MiniMoE
@@ -244,11 +244,11 @@ def train(settings: dict[str, Any], out: Path, threads: int, resume: bool) -> tu
                 if step % EVALUATE_EVERY == 0 or step == groups or step in settings["save_at"]:
                     state["dev"][str(step)] = metrics["dev"] = solved_by_family(greedy(model, dev))
                     progress.message(f"group {step}: {sum(metrics['dev'].values())} of {len(dev)} dev tasks solved")
-                if step in settings["save_at"]:
-                    model.save_pretrained(out / f"step-{step:04d}")
             state["tokens"] += int(sum(len(ids) * n for ids, n in zip(group.completions, group.counts)))
             progress.update(step, state["tokens"], **metrics)
             with progress.paused():
+                if step in settings["save_at"]:
+                    model.save_pretrained(out / f"step-{step:04d}")
                 stops = stop.requested and step < groups                  # asked once: what is promised is saved
                 if step % SAVE_EVERY == 0 or step == groups or stops:
                     save(step)
@@ -323,6 +323,7 @@ def settings_of(args: Any) -> dict[str, Any]:
             raise InputError(f"--{name.replace('_', '-')} {settings[name]} is out of range; give {least:g} to {most:g}")
     if not settings["policy"] and not settings["replay"]:
         raise InputError("--policy 0 and --replay 0 leave nothing to learn from; give one of them")
+    recover(settings["base"])
     if not Path(settings["base"]).exists():
         raise InputError(f"{settings['base']} does not exist; run python -m minimoe.pretrain first, or give another --base")
     if RANKS > 1:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from minimoe import pretrain
+from minimoe import files, pretrain
 from minimoe.training import parallel
 from tests.commands import bits, command, lines, records, steps_done
 
@@ -131,6 +131,22 @@ cli.run(pretrain.main)
 """
     status, _, told = finish(2, "-c", code)
     assert status == 2 and "out of memory" in told
+
+
+def test_an_error_before_the_first_step_ends_all_too(tmp_path):
+    """Rank 0 finds the folder in use; the other has come further by then."""
+    with files.alone(tmp_path / "run"):
+        code, _, told = finish(2, *PRETRAIN, tmp_path / "run")
+    assert code == 2 and "another process is writing" in told
+
+
+def test_processes_of_another_mpi_are_refused(tmp_path):
+    """Where mpi4py knows nothing of this mpirun, each process would train on its part alone."""
+    environment = os.environ | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    done = subprocess.run([sys.executable, *PRETRAIN, tmp_path / "run"], capture_output=True, text=True, env=environment,
+                          cwd=Path(__file__).parents[1])
+    assert done.returncode == 2 and "mpi4py sees 1: it was built for another MPI" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_more_processes_than_parts_are_refused(tmp_path):

@@ -128,6 +128,14 @@ def test_an_exception_in_a_microbatch_comes_out(threads):
         workers.gradients(compute, [0, 1, 2, 3])
 
 
+@pytest.mark.parametrize("told", [("x", "2"), ("", ""), ("5", "1"), ("0", "0"), ("0", "-2"), ("1", "²")])
+def test_what_else_the_environment_may_say_is_one_process(told):
+    code = "from minimoe.training.parallel import RANK, RANKS; print(RANK, RANKS)"
+    environment = os.environ | {"PMI_RANK": told[0], "PMI_SIZE": told[1]}
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert outcome.stdout == ("0 2\n" if told[1] == "2" else "0 1\n")
+
+
 def test_mpirun_without_mpi4py_is_refused_in_one_line(tmp_path):
     """As one of two processes, where the import fails."""
     code = "import sys; sys.modules['mpi4py'] = None; from minimoe import cli, pretrain; "

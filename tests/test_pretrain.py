@@ -328,8 +328,8 @@ def test_a_run_whose_folder_is_taken_away_stops_before_it_saves(tmp_path, monkey
 
     monkeypatch.setattr(pretrain, "pretraining_gradients", taken)
     with pytest.raises(InputError, match="metrics.jsonl was moved or deleted"):
-        train(out, steps=3)
-    assert not (out / "last").exists()
+        train(out, steps=3, save_at=(1, 2, 3))
+    assert not (out / "last").exists() and not list(out.glob("step-*"))
 
 
 def test_metrics_that_no_run_wrote_do_no_harm(finished, tmp_path, monkeypatch, capsys):

@@ -563,6 +563,8 @@ def test_a_run_goes_on_from_its_own_base_alone_wherever_that_lies(base, tmp_path
     assert command(monkeypatch, "--resume", "--out", out) == 0
     shutil.copytree(base, moved)
     assert command(monkeypatch, "--resume", "--out", out, "--base", "moved") == 0
+    moved.rename(tmp_path / ".moved.old")                                 # as a kill in the middle of a save leaves it
+    assert command(monkeypatch, "--resume", "--out", out, "--base", "moved") == 0
     MiniMoE(MICRO, np.random.default_rng(1)).save_pretrained(other)
     capsys.readouterr()
     assert "--base" in refused(monkeypatch, capsys, "--resume", "--out", out, "--base", other)

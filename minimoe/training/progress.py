@@ -163,7 +163,8 @@ def truncate(path: str | Path, step: int) -> None:
     with open(path, encoding="utf-8", errors="replace") as file:
         kept = [line.rstrip("\n") + "\n" for line in file if _is_record(line, step)]
     scratch = path.with_name(f".{path.name}.tmp")
-    with open(scratch, "w", encoding="utf-8", newline="\n") as file:
+    scratch.unlink(missing_ok=True)                                       # a link would lead elsewhere
+    with open(scratch, "x", encoding="utf-8", newline="\n") as file:
         file.writelines(kept)
         file.flush()
         os.fsync(file.fileno())
