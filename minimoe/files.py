@@ -11,6 +11,7 @@ process is killed, a whole folder is left to read:
 So `.x.tmp` is rubbish whenever it is found, and `.x.old` is always whole.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -173,6 +174,12 @@ def read_tensors(path: str | Path, expected: Mapping[str, tuple[int, ...]], dtyp
         raise _unreadable(path, error) from error
     except SafetensorError as error:
         raise InputError(f"{path} is cut, corrupt or not a safetensors file; save or copy it again") from error
+
+
+def sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def require_size(path: str | Path, numbers: int) -> None:

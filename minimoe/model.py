@@ -21,7 +21,7 @@ from minimoe.layers.rmsnorm import RMSNorm
 from minimoe.layers.sparse_attention import SparseAttention
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-BASE = "base"    # the key in config.json of a checkpoint that holds only what differs from another
+BASE, BASE_SHA256 = "base", "base_sha256"    # in config.json of a checkpoint that holds only what differs from another
 
 
 class Saved(NamedTuple):
@@ -125,7 +125,8 @@ class MiniMoE(Layer):
         """
         folder = Path(path, subfolder or "")
         files.recover(folder)
-        config, base = read_config(folder, files.read_json(folder / CONFIG))
+        content = files.read_json(folder / CONFIG)
+        config, base = read_config(folder, content)
         if base is not None:
             files.recover(base)
             if read_config(base, files.read_json(base / CONFIG)) != (config, None):
@@ -135,6 +136,8 @@ class MiniMoE(Layer):
         model = cls(config, rng=None, dtype=dtype)
         shapes = {name: parameter.data.shape for name, parameter in model.named_parameters()}
         tensors = files.read_tensors(whole, shapes, dtype)
+        if BASE_SHA256 in content and content[BASE_SHA256] != files.sha256(whole):
+            raise InputError(f"{whole} is not the file that {folder / CONFIG} was released with; copy both folders together")
         if base is not None:
             tensors |= files.read_tensors(folder / WEIGHTS, shapes, dtype, some=True)
         for name, parameter in model.named_parameters():
@@ -148,7 +151,8 @@ def read_config(folder: Path, content: dict[str, Any]) -> tuple[ModelConfig, Pat
     Raises `InputError` for other sizes than a model's, and for a base that does not lie beside `folder`: a checkpoint from
     a stranger names no other files.
     """
-    sizes = {key: value for key, value in content.items() if key != BASE}
+    of_base = (BASE, BASE_SHA256) if BASE in content else ()
+    sizes = {key: value for key, value in content.items() if key not in of_base}
     try:
         config = ModelConfig.from_dict(sizes)
     except InputError as error:

@@ -18,8 +18,8 @@ if __name__ == "__main__":
 import numpy as np
 
 from minimoe.errors import InputError
-from minimoe.files import read_json, recover, write_folder
-from minimoe.model import BASE, CONFIG, WEIGHTS, MiniMoE, read_config
+from minimoe.files import read_json, recover, sha256, write_folder
+from minimoe.model import BASE, BASE_SHA256, CONFIG, WEIGHTS, MiniMoE, read_config
 
 
 def release(checkpoint: Path, out: Path, base: Path | None = None) -> dict[str, np.ndarray]:
@@ -39,7 +39,7 @@ def release(checkpoint: Path, out: Path, base: Path | None = None) -> dict[str, 
     config: dict[str, Any] = model.config.to_dict()
     if base is not None:
         whole = MiniMoE.from_pretrained(base)
-        config[BASE] = f"../{base.resolve().name}"
+        config |= {BASE: f"../{base.resolve().name}", BASE_SHA256: sha256(base / WEIGHTS)}
         if read_config(out, config)[1] != base.resolve():
             raise InputError(f"{base} does not lie beside {out}; copy it there")
         if whole.config != model.config or read_config(base, read_json(base / CONFIG))[1]:

@@ -1,6 +1,7 @@
 """Released weights: half the size, and what did not change stands in the base alone."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -70,6 +71,21 @@ def test_a_link_leads_no_further(folders):
         MiniMoE.from_pretrained(path.parent)
 
 
+def test_another_base_of_the_same_sizes(folders):
+    MiniMoE(PRESETS["micro"], np.random.default_rng(1)).save_pretrained(folders / "other")
+    shutil.rmtree(folders / "released" / "base")
+    release(folders / "other", folders / "released" / "base")
+    with pytest.raises(InputError, match="is not the file that .* was released with"):
+        MiniMoE.from_pretrained(folders / "released" / "trained")
+
+
+def test_nothing_is_released_over_a_folder_in_the_middle_of_its_swap(folders):
+    (folders / "before").rename(folders / ".before.old")
+    with pytest.raises(InputError, match="is there already"):
+        release(folders / "after", folders / "before")
+    assert (folders / "before" / "config.json").exists()
+
+
 def test_base_of_other_sizes(folders):
     MiniMoE(PRESETS["nano"], np.random.default_rng(0)).save_pretrained(folders / "released" / "base")
     with pytest.raises(InputError, match="other sizes"):
@@ -79,7 +95,7 @@ def test_base_of_other_sizes(folders):
 def test_without_a_base_every_tensor_must_be_there(folders):
     path = folders / "released" / "trained" / "config.json"
     config = json.loads(path.read_text())
-    del config["base"]
+    del config["base"], config["base_sha256"]
     path.write_text(json.dumps(config))
     with pytest.raises(InputError, match="too few for|lacks the tensor"):
         MiniMoE.from_pretrained(path.parent)
