@@ -44,7 +44,7 @@ from minimoe.layers.moe import MoE
 from minimoe.layers.rmsnorm import RMSNorm
 from minimoe.layers.sparse_attention import SparseAttention
 from minimoe.model import CONFIG, MiniMoE
-from minimoe.training.objective import pretraining_gradients
+from minimoe.training.objective import MAX_TOKENS, pretraining_gradients
 from minimoe.training.optim import AdamW, clip
 from minimoe.training.parallel import MICROBATCHES, Workers
 
@@ -52,7 +52,6 @@ KINDS = LinearAttention, SparseAttention, MoE, RMSNorm, Read, Write    # none st
 PROMPT, NEW = 64, 32                       # tokens read, and then written one at a time, when decoding is timed
 LENGTHS = 128, 256, 512, 1024, 2048, 4096
 LONGEST_SPARSE = 1024                      # T x T scores
-MOST_TOKENS = 2**20                        # of a batch
 Figures = dict[str, Any]
 
 
@@ -361,8 +360,8 @@ def main() -> None:
     config = PRESETS[args.preset]
     if args.sequence_length > config.context:
         raise InputError(f"--sequence-length {args.sequence_length} exceeds the model's context, {config.context}")
-    if args.batch_size * args.sequence_length > MOST_TOKENS:
-        raise InputError(f"--batch-size {args.batch_size}: more than {MOST_TOKENS:,} tokens a step")
+    if args.batch_size * args.sequence_length > MAX_TOKENS:
+        raise InputError(f"--batch-size {args.batch_size}: more than {MAX_TOKENS:,} tokens a step")
     if args.checkpoint and not (args.checkpoint / CONFIG).exists():
         raise InputError(f"--checkpoint {args.checkpoint} is no checkpoint: it has no {CONFIG}")
     if args.length and (args.checkpoint or args.against):

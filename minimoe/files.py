@@ -80,6 +80,21 @@ def _swap(folder: Path, new: Path, old: Path) -> None:
                 raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all; a link in its place is replaced."""
+    scratch = path.with_name(f".{path.name}.tmp")
+    try:
+        scratch.unlink(missing_ok=True)  # a link would lead elsewhere
+        with open(scratch, "x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
 def recover(folder: str | Path) -> None:
     """Bring back the old folder if a write was killed in the middle of its swap. Call it before reading."""
     folder, _, old = _siblings(folder)

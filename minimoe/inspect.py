@@ -25,6 +25,7 @@ if __name__ == "__main__":
 import numpy as np
 
 from minimoe.errors import InputError
+from minimoe.files import write_text
 from minimoe.generate import generate, prompt_ids
 from minimoe.layers.linear_attention import heads_first, transpose
 from minimoe.layers.moe import Routed
@@ -153,22 +154,6 @@ def page(data: dict[str, Any]) -> str:
     return TEMPLATE.read_text(encoding="utf-8").replace(DATA, text)
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path = Path(os.path.realpath(path))
-    scratch = path.with_name(f".{path.name}.tmp")
-    try:
-        scratch.unlink(missing_ok=True)                                   # a link would lead elsewhere
-        with open(scratch, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
-
-
 def main() -> None:
     parser = Parser(description=__doc__)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help="the model's folder")
@@ -188,7 +173,7 @@ def main() -> None:
     completions = [generate(model, prompt, args.max_new_tokens)[0] for model in models]
     tokens = prompt + completions[0]
     seen = [inspect(model, tokens) for model in models]
-    write(args.out, page({
+    write_text(Path(os.path.realpath(args.out)), page({
         "tokens": tokens, "prompt": len(prompt), "names": [name(token) for token in range(config.vocabulary)],
         "config": config.to_dict(), "attention": seen[0]["attention"], "streams": seen[0]["streams"],
         "models": [

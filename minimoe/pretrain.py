@@ -31,17 +31,16 @@ from minimoe.coding.scoring import DEV_TASKS, Attempt, greedy, solved_by_family
 from minimoe.coding.tasks import FAMILIES, fixed_tasks
 from minimoe.config import PRESETS
 from minimoe.errors import InputError
-from minimoe.files import alone, refuse_strangers
+from minimoe.files import alone
 from minimoe.model import MiniMoE
 from minimoe.training.checkpoint import RUN, begin_settings, is_like, load_moments, load_run, resume_settings, save_training
-from minimoe.training.objective import pretraining_gradients
+from minimoe.training.objective import MAX_TOKENS, pretraining_gradients
 from minimoe.training.optim import CLIP, AdamW, clip
 from minimoe.training.parallel import MICROBATCHES, RANK, RANKS, Workers, together
 from minimoe.training.progress import Progress
 
 SAVE_EVERY = 20         # steps between two writings of last/
 EVALUATE_EVERY = 100    # steps between two looks at the dev tasks, beside those at every save
-MAX_TOKENS = 2**20      # of a batch
 SHOWN = 3               # completions shown with them
 INIT_STREAM = 0         # of the seed: the initial weights; the batches have another
 
@@ -157,14 +156,12 @@ def settings_of(args: Any) -> dict[str, Any]:
     context = PRESETS[settings["preset"]].context
     if settings["sequence_length"] > context:
         raise InputError(f"--sequence-length {settings['sequence_length']} exceeds the model's context, {context}")
-    tokens = settings["batch_size"] * settings["sequence_length"]
     parts = min(MICROBATCHES, settings["batch_size"])
     if RANKS > parts:
         raise InputError(f"mpirun -n {RANKS}: a batch has {parts} parts to share; start no more processes")
+    tokens = settings["batch_size"] * settings["sequence_length"]
     if tokens > MAX_TOKENS:
         raise InputError(f"--batch-size {settings['batch_size']}: {tokens:,} tokens a step are more than {MAX_TOKENS:,}")
-    for name in ["last", *(f"step-{step:04d}" for step in settings["save_at"])]:
-        refuse_strangers(args.out / name)                                 # now, not after hours of work
     return settings
 
 

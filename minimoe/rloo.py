@@ -41,7 +41,7 @@ from minimoe.coding.scoring import DEV_TASKS, greedy, judge, solved_by_family
 from minimoe.coding.tasks import FAMILIES, TRAINED, UNTRAINED, Task, fixed_tasks, sample_task
 from minimoe.coding.verifier import REWARDS, Verdict
 from minimoe.errors import InputError
-from minimoe.files import alone, first_there, recover, refuse_strangers
+from minimoe.files import alone, first_there, recover
 from minimoe.generate import generate
 from minimoe.layers.layer import Grads
 from minimoe.model import MiniMoE
@@ -328,8 +328,6 @@ def settings_of(args: Any) -> dict[str, Any]:
         raise InputError(f"{settings['base']} does not exist; run python -m minimoe.pretrain first, or give another --base")
     if RANKS > 1:
         raise InputError("minimoe.rloo trains in one process; start it without mpirun")
-    for name in ["last", *(f"step-{step:04d}" for step in settings["save_at"])]:
-        refuse_strangers(args.out / name)                                 # now, not after hours of work
     return settings
 
 

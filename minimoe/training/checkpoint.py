@@ -63,7 +63,7 @@ def resume_settings(
     """Return the settings of the run in `out`, of which only the `free` ones may be given anew.
 
     `end` names the one that says after which step the run ends. Raises `InputError` if there is no run, or one of another
-    command, whose `defaults` are unlike, or one that contradicts what is given.
+    command, whose `defaults` are unlike, or one that contradicts what is given, or if a save would delete what no run wrote.
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; a run is a folder")
@@ -81,7 +81,10 @@ def resume_settings(
             raise InputError(f"{option} {value}: the run in {out} was begun with {settings[name]}; leave {option} out")
     if given.get(end, done) < done:
         raise InputError(f"--{end} {given[end]}: the run in {out} is at {done} already")
-    return settings | given
+    settings |= given
+    for name in ["last", *(f"step-{step:04d}" for step in settings["save_at"])]:
+        files.refuse_strangers(out / name)                                # now, not after hours of work
+    return settings
 
 
 def is_like(value: Any, default: Any) -> bool:

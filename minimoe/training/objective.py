@@ -9,7 +9,8 @@ from minimoe.model import MiniMoE
 from minimoe.training.losses import cross_entropy, load_balance, policy_gradient
 from minimoe.training.parallel import Workers, microbatches
 
-BALANCE = 0.01    # weight of the load-balance loss
+BALANCE = 0.01        # weight of the load-balance loss
+MAX_TOKENS = 2**20    # of a batch
 
 
 def pretraining_gradients(model: MiniMoE, ids: np.ndarray, workers: Workers) -> tuple[Grads, dict[str, Any]]:

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TextIO
 
 from minimoe.errors import InputError
+from minimoe.files import write_text
 
 WINDOW = 20  # steps over which speed is averaged
 PLAIN_EVERY = 10  # steps between lines where there is no terminal
@@ -162,13 +163,7 @@ def truncate(path: str | Path, step: int) -> None:
         raise InputError(f"{path} is no file; move it away")
     with open(path, encoding="utf-8", errors="replace") as file:
         kept = [line.rstrip("\n") + "\n" for line in file if _is_record(line, step)]
-    scratch = path.with_name(f".{path.name}.tmp")
-    scratch.unlink(missing_ok=True)                                       # a link would lead elsewhere
-    with open(scratch, "x", encoding="utf-8", newline="\n") as file:
-        file.writelines(kept)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(scratch, path)
+    write_text(path, "".join(kept))
 
 
 def _is_record(line: str, step: int) -> bool:
